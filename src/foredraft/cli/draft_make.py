@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
+from filecmp import cmp
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 from rich.console import Console
@@ -26,9 +28,10 @@ from foredraft.draft.make.job import JUDGING, Made, Stage, Wishes, check_target,
 from foredraft.draft.make.workfolder import HEAD, drop_rows
 from foredraft.draft.make.write import safetensors_package
 from foredraft.draft.result import as_dict
-from foredraft.errors import ConfigError
+from foredraft.errors import ConfigError, ForedraftError
 from foredraft.library.catalogue import heads_dir
-from foredraft.library.heads import DIGITS
+from foredraft.library.heads import DIGITS, head_of
+from foredraft.registry import backend_for
 
 if TYPE_CHECKING:
     from foredraft.draft.make.judge import Judgement
@@ -232,6 +235,13 @@ class _Lines:
         self._stage = ""
 
 
+class _Rival(NamedTuple):
+    """A head that is used now, and the tokens that a round brings with it."""
+
+    path: Path
+    tokens: float
+
+
 class _Ending:
     """Writes and judges a head, installs it if it is worth it, and says so."""
 
@@ -258,24 +268,65 @@ class _Ending:
                 self._wishes.loading,
                 over=lambda: self._clock.left() <= 0.0,
             )
+            wanted = files.output is None and (files.install or judged.installs)
+            rival = self._rival(place, judged) if wanted else None
         installed = None
-        if files.output is None and (files.install or judged.installs):
-            installed = self._installed(place)
+        if wanted and (files.install or rival is None or judged.tokens >= rival.tokens):
+            installed = self._installed(place, rival)
         drop_rows(self._wishes.work)
         if files.as_json:
-            click.echo(json.dumps(self._as_dict(judged, installed or place, installed), ensure_ascii=False))
+            found = self._as_dict(judged, installed or place, installed) | {
+                "compared": None if rival is None else {"file": str(rival.path), "tokens": rival.tokens}
+            }
+            click.echo(json.dumps(found, ensure_ascii=False))
         else:
-            self._report(judged, installed or place, installed)
+            self._report(judged, installed or place, installed, rival)
 
-    def _installed(self, place: Path) -> Path:
-        facts = self._head.facts
-        stem = self._wishes.model.name.removesuffix(".gguf")
-        target = heads_dir(paths.models_dir()) / f"{facts.target_hash[:DIGITS]}-{stem}.gguf"
-        target.parent.mkdir(parents=True, exist_ok=True)
+    def _rival(self, place: Path, judged: Judgement) -> _Rival | None:
+        """The head that `auto` uses now, judged on the same answers; None if there is none but this one."""
+        from foredraft.draft.make.judge import judge
+
+        wishes = self._wishes
+        path = self._in_use()
+        if path is None or (path.is_file() and cmp(path, place, shallow=False)):
+            return None
+        seen = count()
+        try:
+            found = judge(
+                wishes.model,
+                path,
+                self._head.unseen,
+                wishes.loading,
+                over=lambda: next(seen) >= judged.answers,
+            )
+        except ForedraftError as error:
+            self._say(f"{path}, which was found for this model, cannot be used: {error.message}")
+            return None
+        return _Rival(path, found.tokens)
+
+    def _in_use(self) -> Path | None:
+        """The head that `auto` finds for the model."""
+        model = self._wishes.model
+        return head_of(model, paths.models_dir(), backend_for(model).weights_hash)
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+    def _installed(self, place: Path, rival: _Rival | None) -> Path:
+        """Install the head in place of the one that the models folder has for the model."""
+        folder, digits = heads_dir(paths.models_dir()), self._head.facts.target_hash[:DIGITS]
+        name = f"{digits}-{self._wishes.model.name.removesuffix('.gguf')}.gguf"
+        if rival is not None and rival.path.parent == folder and rival.path.is_file():
+            name = rival.path.name  # of the same model by another name
+        target = folder / name
+        folder.mkdir(parents=True, exist_ok=True)
         shutil.move(place, target)
+        used = self._in_use()
+        if used != target:
+            self._say(f"'auto' finds {used} first: move it away to have the new one used.")
         return target
 
-    def _report(self, judged: Judgement, place: Path, installed: Path | None) -> None:
+    def _report(self, judged: Judgement, place: Path, installed: Path | None, rival: _Rival | None) -> None:
         head = self._head
         by_depth = ", ".join(f"{share:.1%}" for share in head.acceptance.by_depth)
         click.echo(f"A head for {head.facts.target_name}, {size_text(place.stat().st_size)} ({head.kind}).")
@@ -288,12 +339,18 @@ class _Ending:
             f"{by_depth}."
         )
         click.echo(judged.text)
+        if rival is not None:
+            click.echo(
+                f"On the same answers a round with three draft tokens brings {judged.tokens:.2f} tokens with "
+                f"it, and {rival.tokens:.2f} with the head that is used now, {rival.path}."
+            )
         if installed is not None:
             click.echo(f"Installed: {installed}")
         elif self._files.output is not None:
             click.echo(f"Written: {place}")
         else:
-            click.echo(f"Not installed; it lies in {place}. To install it all the same: --install")
+            why = "Not installed, as the other one is better" if rival else "Not installed"
+            click.echo(f"{why}; it lies in {place}. To install it all the same: --install")
 
     def _as_dict(self, judged: Judgement, place: Path, installed: Path | None) -> dict[str, Any]:
         head = self._head
@@ -310,5 +367,6 @@ class _Ending:
             "acceptance": list(head.acceptance.by_depth),
             "places": head.acceptance.rows,
             "judged_places": judged.places,
+            "round_tokens": judged.tokens,
             "score": as_dict(judged.result),
         }

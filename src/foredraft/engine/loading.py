@@ -86,26 +86,21 @@ class _Sharing(Protocol):
 
 def _replace_parts(parts: list[Model], loaded: Model, plain: Sequence[bool]) -> None:
     """Replace the parts that are to be `plain` by those of a model that keeps no hidden states: what is
-    compared with a head must not pay for it. That model has as many sequences, because forwards may depend on
-    their number.
+    compared with a head must not pay for it.
     """
-    if not any(plain) or not isinstance(loaded, _Sharing):
+    places, count = [i for i, is_plain in enumerate(plain) if is_plain], parts[0].capabilities.sequences
+    if not places or not isinstance(loaded, _Sharing):
         return
     try:
-        other = loaded.unwatched(loaded.capabilities.sequences)
+        other = loaded.unwatched(len(places) * count)
     except ForedraftError:  # for lack of memory
         return
     except BaseException:
         loaded.close()
         raise
-    if other is None:
-        return
-    for place, part in enumerate(split(other, len(parts))):
-        if plain[place]:
-            parts[place].close()
-            parts[place] = part
-        else:
-            part.close()
+    for place, part in zip(places, split(other, len(places)) if other else (), strict=False):
+        parts[place].close()
+        parts[place] = part
 
 
 def _with_or_without_heads(path: Path, wanted: ModelOptions) -> tuple[Model, str]:

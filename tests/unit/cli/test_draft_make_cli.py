@@ -18,7 +18,8 @@ import gguf_heads
 from command_line import Command, Ran
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.cli import draft_make, paths
-from foredraft.draft.make import job, judge
+from foredraft.draft.make import job
+from foredraft.draft.make.judge import Judgement, judge
 from foredraft.draft.make.sizes import Sizes
 from foredraft.draft.make.write import HeadFacts, write_gguf
 from foredraft.draft.result import Result
@@ -124,6 +125,34 @@ def test_json_names_the_file_and_its_figures(
     assert found["score"]["format"] == "foredraft-draft-score"
     assert found["places"] > 0
     assert found["judged_places"] > 0
+
+
+def test_the_better_of_two_heads_stays(
+    foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared on the same answers; the head that is there already is not compared with itself."""
+    monkeypatch.setattr(Judgement, "installs", True)
+    first = made(foredraft, model, prompts)
+    assert first.code == 0, first.err
+    head = head_of(model, paths.models_dir(), BACKEND.weights_hash)
+    assert head is not None
+    before = head.read_bytes()
+    again = made(foredraft, model, prompts)
+    assert "used now" not in again.out
+    assert head.read_bytes() == before
+    other = bytearray(before)
+    other[-64:] = bytes(64)  # some weights differ
+    head.write_bytes(other)
+    worse = {False: 1.5, True: 1.7}
+    monkeypatch.setattr(Judgement, "tokens", property(lambda self: worse[self.result.draft == head.name]))
+    kept = made(foredraft, model, prompts)
+    assert "brings 1.50 tokens with it, and 1.70 with the head that is used now" in kept.out
+    assert "the other one is better" in kept.out
+    assert head.read_bytes() == other
+    worse[True] = 1.3
+    replaced = made(foredraft, model, prompts, "--json")
+    assert json.loads(replaced.out)["compared"] == {"file": str(head), "tokens": 1.3}
+    assert head.read_bytes() == before
 
 
 @pytest.mark.parametrize(

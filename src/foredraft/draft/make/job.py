@@ -25,6 +25,7 @@ from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
 from foredraft.draft.make.clock import JobClock
 from foredraft.draft.make.features import read_rows
 from foredraft.draft.make.parts import Part
+from foredraft.draft.make.recorded import recorded
 from foredraft.draft.make.sizes import (
     Sizes,
     choose_vocabulary,
@@ -283,8 +284,8 @@ class _Job:
         options["context_length"] = options.get("context_length") or min(ANSWER_CONTEXT, trained)
         with Engine.load(wishes.model, speculate="off", **options) as engine:
             if wishes.traces is not None:
-                seen, found = file.prompts(), prompts.recorded(engine, wishes.traces)
-                file.add([answer for answer in found if answer.prompt not in seen])
+                found, name = recorded(engine, wishes.traces)
+                self._learn_from(found, name, engine.model.info.name)
             seen = file.prompts() | prompts.for_measuring(engine.model.tokenizer)
             given = prompts.of_file(engine, wishes.prompts) if wishes.prompts is not None else []
             fresh = list(prompts.unseen(iter(given), seen, len(given)))
@@ -298,6 +299,22 @@ class _Job:
             self._note(
                 f"{unused} of the prompts in {wishes.prompts} are not used: the time for answers is over, or "
                 "the space. More time: --minutes"
+            )
+
+    def _learn_from(self, found: list[Answer], recorded_with: str, name: str) -> None:
+        """Add recorded answers, those to new prompts."""
+        seen = self._file.prompts()
+        fresh = [answer for answer in found if answer.prompt not in seen]
+        self._file.add(fresh)
+        if fresh:
+            self._note(
+                f"{len(fresh):,} recorded answers are learned from. At which temperature they were chosen is "
+                "not recorded: they count as sampled."
+            )
+        if fresh and recorded_with != name:
+            self._note(
+                f"They were recorded with {recorded_with}. Whether that is this model, perhaps in another "
+                "quantisation, cannot be known: a head learns best from the model's own answers."
             )
 
     def _answered(self) -> float:

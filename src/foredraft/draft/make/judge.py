@@ -30,6 +30,10 @@ LEAST_PLACES = 500
 and what is right at one place often is so at the next."""
 
 
+COMPARED = 3
+"""Draft tokens at which heads are compared."""
+
+
 class Judgement(NamedTuple):
     """A head's score, at so many `places` in so many `answers`."""
 
@@ -41,6 +45,14 @@ class Judgement(NamedTuple):
     def installs(self) -> bool:
         """Whether the head is worth using here, as far as is known."""
         return self.places >= LEAST_PLACES and self.result.uses
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a round with a draft of `COMPARED`: does not depend on times, so that two heads that are
+        judged on the same answers can be compared by it.
+        """
+        rule = next(found for found in self.result.rules if found.rule == "match")
+        return rule.lengths[COMPARED - 1]
 
     @property
     def text(self) -> str:

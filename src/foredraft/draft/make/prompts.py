@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from foredraft.bench.trace import TraceSet, read_traces
 from foredraft.bench.workloads import PromptCase, load_prompts, shipped_prompts
-from foredraft.draft.make.answers import Answer, completed, never
+from foredraft.draft.make.answers import completed, never
 from foredraft.engine.engine import Engine
 from foredraft.engine.prompt import encode_chat
 from foredraft.errors import ConfigError, RequestError
@@ -58,38 +57,6 @@ def of_file(engine: Engine, path: Path) -> list[tuple[str, list[int]]]:
 def for_measuring(tokenizer: Tokenizer) -> set[tuple[int, ...]]:
     """The prompts that ship."""
     return {tuple(prompt) for prompt in asked(tokenizer, shipped_prompts())}
-
-
-def recorded(engine: Engine, path: Path) -> list[Answer]:
-    """The recorded answers of a trace file, without those to prompts that are for measuring. Raises
-    ConfigError if they are not of this model's tokens, or if there are none.
-    """
-    traces: TraceSet = read_traces(path)
-    if traces.vocab_hash != engine.model.info.vocab_hash:
-        raise ConfigError(
-            f"{path} holds traces of {traces.model}, which has other tokens than {engine.model.info.name}.",
-            hint="Record answers of this model: foredraft bench --record FILE",
-        )
-    answered = [trace for trace in traces.traces if trace.output]
-    if not answered:
-        raise ConfigError(
-            f"There are no answers in {path}.", hint="Record some: foredraft serve --record FILE"
-        )
-    measuring = for_measuring(engine.model.tokenizer)
-    lengths = {len(prompt) for prompt in measuring}  # what begins with one is a later turn of it
-    found = [
-        Answer("trace", 0.0, trace.prompt, trace.output)
-        for trace in answered
-        if not any(trace.prompt[:length] in measuring for length in lengths)
-    ]
-    if not found:
-        raise ConfigError(
-            f"All answers in {path} are to prompts that ship with Foredraft; they are for measuring, and not "
-            "learned from.",
-            hint="Record others: foredraft serve --record FILE, or foredraft bench --prompts FILE --record "
-            "FILE",
-        )
-    return found
 
 
 class OwnPrompts:

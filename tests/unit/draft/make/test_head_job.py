@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from foredraft.bench.trace import Trace, TraceSet, write_traces
+from foredraft.bench.trace import Trace, TraceSet, read_traces, write_traces
 from foredraft.bench.workloads import PromptCase
 from foredraft.draft.make import job, prompts
+from foredraft.draft.make import recorded as recorded_answers
 from foredraft.draft.make.answers import Answer, AnswerFile
 from foredraft.draft.make.clock import JobClock
 from foredraft.draft.make.job import (
@@ -36,6 +37,7 @@ from foredraft.draft.make.training import Trainer
 from foredraft.draft.make.workfolder import WorkFolder, drop_rows
 from foredraft.engine.engine import Engine
 from foredraft.errors import ConfigError, MissingDependencyError, UnsupportedModelError
+from foredraft.types import SamplingParams
 from gguf_factory import tiny_llama, unknown_architecture
 
 PROMPTS = 40
@@ -315,13 +317,14 @@ def test_answers_are_for_their_owner_only(tmp_path: Path) -> None:
 
 def recorded(wishes: Wishes, path: Path, count: int) -> list[Trace]:
     """Writes as many recorded answers of thirty tokens."""
+    params = SamplingParams(temperature=1.0, max_tokens=30, ignore_eos=True, seed=0)
     with Engine.load(wishes.model, speculate="off", **wishes.loading) as engine:
         info = engine.model.info
-    rng = np.random.default_rng(0)
-    traces = [
-        Trace(f"t{n}", "use", (300, 301, n), tuple(int(token) for token in rng.integers(260, 380, 30)))
-        for n in range(count)
-    ]
+        asked = [(300, 301, number) for number in range(count)]
+        traces = [
+            Trace(f"t{prompt[-1]}", "use", prompt, engine.generate([*prompt], params).tokens)
+            for prompt in asked
+        ]
     write_traces(path, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
     return traces
 
@@ -363,13 +366,39 @@ def test_recorded_answers_are_learned_from_first(wishes: Wishes, tmp_path: Path)
         other = tmp_path / "other.jsonl"
         write_traces(other, TraceSet("Other", info.vocab_size, "another hash", (), traces))
         with pytest.raises(ConfigError, match="other tokens"):
-            prompts.recorded(engine, other)
-    make_head(replace(wishes, traces=file), ignore, ignore)
+            recorded_answers.recorded(engine, other)
+    notes: list[str] = []
+    make_head(replace(wishes, traces=file), ignore, notes.append)
+    assert any("30 recorded answers" in note and "sampled" in note for note in notes)
+    assert not any("recorded with" in note for note in notes)
     answers = AnswerFile(wishes.work / "answers.jsonl").answers
     assert [answer.source for answer in answers[:30]] == ["trace"] * 30
     assert answers[30].source == "file"
     assert answers[3].prompt == (300, 301, 3)
     assert answers[3].answer == traces[3].output
+    assert answers[3].temperature > 0.0
+
+
+def test_that_another_name_may_be_another_model_is_said(wishes: Wishes, tmp_path: Path) -> None:
+    file = tmp_path / "traces.jsonl"
+    traces = recorded(wishes, file, 30)
+    header = read_traces(file)
+    write_traces(file, TraceSet("Twin", header.vocab_size, header.vocab_hash, (), traces))
+    notes: list[str] = []
+    make_head(replace(wishes, traces=file), ignore, notes.append)
+    assert any("recorded with Twin" in note and "cannot be known" in note for note in notes)
+
+
+def test_recorded_answers_of_another_model_are_refused(
+    wishes: Wishes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "traces.jsonl"
+    recorded(wishes, file, 30)
+    monkeypatch.setattr(recorded_answers, "are_own", lambda engine, traces: False)
+    with pytest.raises(ConfigError, match="hardly those of Tiny Llama") as caught:
+        make_head(replace(wishes, traces=file), ignore, ignore)
+    assert str(file) in str(caught.value)
+    assert not AnswerFile(wishes.work / "answers.jsonl").answers
 
 
 def test_a_model_writes_prompts_itself(model: Path, tmp_path: Path) -> None:
@@ -419,10 +448,10 @@ def test_prompts_for_measuring_are_not_learned_from(
         recording = tmp_path / "traces.jsonl"
         write_traces(recording, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
         with pytest.raises(ConfigError, match="for measuring"):
-            prompts.recorded(engine, recording)
+            recorded_answers.recorded(engine, recording)
         traces.append(Trace("3", "use", first[:-1], (306, 307)))
         write_traces(recording, TraceSet(info.name, info.vocab_size, info.vocab_hash, (), traces))
-        assert [answer.prompt for answer in prompts.recorded(engine, recording)] == [first[:-1]]
+        assert [answer.prompt for answer in recorded_answers.recorded(engine, recording)[0]] == [first[:-1]]
 
 
 def test_what_is_given_after_the_time_for_answers_is_read_and_said(wishes: Wishes, tmp_path: Path) -> None:
