@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import gguf_converted_heads
 import gguf_factory
 import gguf_heads
 import gguf_hybrids
@@ -276,4 +277,16 @@ def check_own_layers(workspace: Workspace, target: Path, folder: Path) -> None:
 def test_both_backends_draft_the_same_with_a_layer_for_each_token(workspace: Workspace) -> None:
     target = workspace.file("agree-mimo.gguf", lambda path: gguf_mimo.tiny_mimo2(path, mixing=0.5))
     folder = workspace.file("agree-mimo", lambda path: torch_heads.make_mimo_of(path, target))
+    check_own_layers(workspace, target, folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "convert"),
+    [("glm4_moe", gguf_converted_heads.glm4_moe_of), ("deepseek_v3", gguf_converted_heads.deepseek_of)],
+)
+def test_both_backends_draft_the_same_with_a_layer_of_experts(
+    workspace: Workspace, family: str, convert: Callable[[Path, Path], Path]
+) -> None:
+    folder = workspace.file(f"agree-{family}", lambda path: torch_heads.make_mtp(path, family))
+    target = workspace.file(f"agree-{family}.gguf", lambda path: convert(path, folder))
     check_own_layers(workspace, target, folder)

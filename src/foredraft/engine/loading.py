@@ -86,21 +86,26 @@ class _Sharing(Protocol):
 
 def _replace_parts(parts: list[Model], loaded: Model, plain: Sequence[bool]) -> None:
     """Replace the parts that are to be `plain` by those of a model that keeps no hidden states: what is
-    compared with a head must not pay for it.
+    compared with a head must not pay for it. That model has as many sequences, because forwards may depend on
+    their number.
     """
-    places, count = [i for i, is_plain in enumerate(plain) if is_plain], parts[0].capabilities.sequences
-    if not places or not isinstance(loaded, _Sharing):
+    if not any(plain) or not isinstance(loaded, _Sharing):
         return
     try:
-        other = loaded.unwatched(len(places) * count)
+        other = loaded.unwatched(loaded.capabilities.sequences)
     except ForedraftError:  # for lack of memory
         return
     except BaseException:
         loaded.close()
         raise
-    for place, part in zip(places, split(other, len(places)) if other else (), strict=False):
-        parts[place].close()
-        parts[place] = part
+    if other is None:
+        return
+    for place, part in enumerate(split(other, len(parts))):
+        if plain[place]:
+            parts[place].close()
+            parts[place] = part
+        else:
+            part.close()
 
 
 def _with_or_without_heads(path: Path, wanted: ModelOptions) -> tuple[Model, str]:

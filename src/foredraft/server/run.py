@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -28,6 +29,8 @@ from foredraft.server.connection import (
 from foredraft.server.idle_training import IdleTraining, check_packages, make_command, spawner
 from foredraft.server.pool import ModelPool
 from foredraft.server.settings import ModelSettings, ServerSettings
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
 """Seconds between checks for a stop signal while the model loads."""
@@ -141,6 +144,8 @@ def loader(
         options["prefix_cache_gb"] = settings.prefix_cache_gb
         options["other_programs"], options["llama_library"] = other_programs, settings.llama_library
         engine = Engine.load(model.path, speculate=model.speculation(), **options)
+        for note in engine.notes:
+            logger.info("%s: %s", engine.model.info.name, note)
         try:
             if loaded is not None:
                 loaded(engine)
