@@ -149,6 +149,7 @@ def _times(temperature: float, times: RoundTimes) -> dict[str, Any]:
         "plain_ms": times.plain_ms,
         "rounds": list(times.rounds),
         "drafting": list(times.drafting),
+        "spread": times.spread,
     }
 
 

@@ -15,7 +15,7 @@ from foredraft.bench.report_text import FigureTable
 from foredraft.draft.passages import DEPTHS
 from foredraft.draft.result import Result, RuleResult, sentence
 from foredraft.draft.score import BINS, SURE, Tally
-from foredraft.draft.trial import RoundTimes
+from foredraft.draft.trial import BUSY, RoundTimes
 
 _TOLD = (1, 2, 4, 8)
 """Lengths of drafts whose times are told."""
@@ -99,9 +99,12 @@ def _times(temperature: float, times: RoundTimes) -> str:
         ", ".join(number(of[length]) for length in _TOLD) for of in (times.rounds, times.drafting)
     )
     lengths = ", ".join(map(str, _TOLD))
+    busy = f" Plain rounds differ by {percent(times.spread)}: the machine is busy, and this is rough."
     return (
         f"Tried here, at temperature {temperature:g}: a plain round takes {times.plain_ms:.1f} ms; one with "
         f"a draft of {lengths} tokens {whole} times as long, of which drafting takes {drafting}."
+        + busy
+        * (times.spread > BUSY)
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import ceil, sqrt
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import NamedTuple
 
@@ -36,6 +36,9 @@ TURNS = 8
 
 ROUNDS_S = 10.0
 """Seconds after which no further turn begins."""
+
+BUSY = 0.25
+"""Spread of plain rounds above which the machine is said to be busy. At rest it is a few hundredths."""
 
 ANSWERS = 12
 """Answers with `auto`, at most."""
@@ -99,12 +102,13 @@ class Lengths:
 class RoundTimes:
     """`plain_ms`: a plain round. In plain rounds beside them, by the tokens of the draft: `rounds`, the whole
     round, 1 for none; `drafting`, the part of it that makes the draft. None where a draft of that length was
-    never made.
+    never made. `spread`: how far apart the quarters of the plain rounds are, as a share of one.
     """
 
     plain_ms: float
     rounds: tuple[float | None, ...]
     drafting: tuple[float | None, ...]
+    spread: float = 0.0
 
     def speed(self, tokens: float, length: int) -> float | None:
         """Of rounds that draft `length` tokens and bring `tokens`, over plain decoding."""
@@ -234,7 +238,15 @@ def time_rounds(
         median(every) if every else 0.0,
         (1.0, *(median([ms for ms, _ in its]) if its else None for its in found.values())),
         (0.0, *(median([ms for _, ms in its]) if its else None for its in found.values())),
+        _spread(every),
     )
+
+
+def _spread(every: Sequence[float]) -> float:
+    if len(every) < 2:
+        return 0.0
+    low, middle, high = quantiles(every, n=4)
+    return (high - low) / middle
 
 
 def some(passages: Sequence[Passage]) -> Sequence[Passage]:

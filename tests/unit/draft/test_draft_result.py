@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,20 @@ def test_what_is_said_is_what_decides() -> None:
         shown = [float(speed) for speed in re.findall(r"(\d\.\d\d) times plain", sentence(found))]
         assert len(shown) == 2
         assert found.uses == (max(shown) > 1.03)
+
+
+def test_a_busy_machine_is_told() -> None:
+    told = {}
+    for spread in (0.1, 0.6):
+        found = result(0.05)
+        assert found.trial is not None
+        trial = found.trial._replace(times={0.0: replace(times(0.05), spread=spread)})
+        console = Console(width=100)
+        with console.capture() as captured:
+            console.print(result_text(replace(found, trial=trial)))
+        told[spread] = " ".join(captured.get().split())
+    assert "Plain rounds differ by 60 %: the machine is busy" in told[0.6]
+    assert "busy" not in told[0.1]
 
 
 def test_after_an_early_end_no_speed_is_told() -> None:

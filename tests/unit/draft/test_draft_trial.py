@@ -74,6 +74,7 @@ def test_rounds_take_what_they_take_with_everything_in_them() -> None:
     """The first token of a draft too, and without what a change of size takes."""
     found = times()
     assert found.plain_ms == pytest.approx(10.0)
+    assert found.spread == pytest.approx(0.0)
     whole = [1.0, *((10 + 2 * k + 2 + 1.5 * k) / 10 for k in range(1, DEPTHS + 1))]
     assert found.rounds == pytest.approx(whole)
     assert found.drafting == pytest.approx([0.0, *((2 + 1.5 * k) / 10 for k in range(1, DEPTHS + 1))])
