@@ -92,7 +92,9 @@ def read_traces(path: Path) -> TraceSet:
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"The trace file {path} cannot be read: {error}.") from None
     lines = text.splitlines()
-    header = checked_header(path, lines[0] if lines else "")
+    if not lines:
+        raise ConfigError(f"{path} is empty.", hint="Record answers with 'foredraft bench --record FILE'.")
+    header = checked_header(path, lines[0])
     if len(lines) > 1 and not text.endswith("\n") and not _is_json(lines[-1]):
         _log.warning("%s, line %d: cut short, left out.", path, len(lines))
         lines.pop()

@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from foredraft.backends.llamacpp.features import check, layer
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary, is_gguf, read_gguf
+from foredraft.bench.trace import read_traces
+from foredraft.bench.workloads import load_prompts
 from foredraft.draft.make import prompts
 from foredraft.draft.make.answers import Answer, AnswerFile, answers_to
 from foredraft.draft.make.clock import JobClock
@@ -215,12 +217,21 @@ def making(wishes: Wishes, tell: Callable[[Stage], None], note: Callable[[str], 
 
     Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError, OSError.
     """
+    _read_given(wishes)
     target = check_target(wishes.model)
     recipe = {"target": target.summary.name, "hash": target.hash, "layers": list(target.layers)}
     folder = WorkFolder(wishes.work, recipe)
     with folder.locked():
         job = _Job(wishes, target, folder, tell, note)
         yield Made(job.run(), job.clock)
+
+
+def _read_given(wishes: Wishes) -> None:
+    """Raises ConfigError for a file that cannot be read, before a model is loaded and time is spent."""
+    if wishes.traces is not None:
+        read_traces(wishes.traces)
+    if wishes.prompts is not None:
+        load_prompts(wishes.prompts)
 
 
 class _Job:

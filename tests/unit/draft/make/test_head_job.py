@@ -379,6 +379,16 @@ def test_recorded_answers_are_learned_from_first(wishes: Wishes, tmp_path: Path)
     assert answers[3].temperature > 0.0
 
 
+@pytest.mark.parametrize("given", ["traces", "prompts"])
+def test_a_file_that_cannot_be_read_takes_no_time(wishes: Wishes, tmp_path: Path, given: str) -> None:
+    """It is read before a model is loaded."""
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    with pytest.raises(ConfigError, match=r"empty\.jsonl"):
+        make_head(replace(wishes, **{given: empty}), ignore, ignore)  # type: ignore[arg-type]
+    assert not wishes.work.exists()
+
+
 def test_that_another_name_may_be_another_model_is_said(wishes: Wishes, tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     traces = recorded(wishes, file, 30)
