@@ -278,7 +278,8 @@ class Drafter(Protocol):
     it after the others, where what they found leaves something to gain. `reads` is the most tokens of a text
     that it reads before a draft, if not all; then rows of a prompt that are further back do not come. With
     `reads = 1` only the last row comes, and only before a draft; so it is with a drafter that was not asked
-    for a draft of the request in many rounds. Rows that nobody reads need not be copied.
+    for a draft of the request in many rounds. Rows that nobody reads need not be copied. `parameters` says
+    how many its network has.
     """
 
     @property
@@ -314,13 +315,15 @@ class Drafter(Protocol):
 class Proposer(NamedTuple):
     """A drafter as a planner sees it. `match_length(request)`: tokens at the end of the request's text that
     repeat earlier text; 0 of a drafter without that method. `costly`: whether its tokens take real time;
-    `reads`: the most tokens of a text that it reads before a draft, 0 for all.
+    `reads`: the most tokens of a text that it reads before a draft, 0 for all; `size`: its parameters as a
+    share of the target's, which says what its tokens take before any was measured.
     """
 
     name: str
     match_length: Callable[[RequestView], int]
     costly: bool = False
     reads: int = 0
+    size: float = 1.0
 
 
 class Planner(Protocol):

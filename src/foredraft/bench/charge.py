@@ -17,6 +17,11 @@ from foredraft.engine.engine import Engine
 from foredraft.protocols import Drafter, Planner, RequestView
 from foredraft.types import Choice, Draft, DraftLimit, Load
 
+WEIGHING = 0.75
+"""What weighing candidates takes before a costly drafter is asked, of what choosing among them and learning
+from it does (measured: 0.16 ms of 0.21, shipped traces).
+"""
+
 
 class Meter:
     """Moves the clock of a replay; `seconds` is how far in all."""
@@ -54,13 +59,23 @@ class ChargedDrafter(_Charged):
 
 
 class ChargedPlanner(_Charged):
-    """A planner that pays for every round, and for every request that it has candidates to choose from."""
+    """A planner that pays for every round, for every request that it has candidates to choose from, and for
+    weighing those that are there before drafters whose tokens take real time are asked.
+    """
 
     def limits(
         self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         self._meter.charge(self._meter.model.attempts.round)
         return cast("Mapping[str, Sequence[DraftLimit | None]]", self._inner.limits(requests, load))
+
+    def further(
+        self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> Mapping[str, Sequence[DraftLimit | None]]:
+        found = self._inner.further(requests, candidates, load)
+        if any(any(row) for row in found.values()):
+            self._meter.charge(WEIGHING * self._meter.model.attempts.choosing, sum(map(bool, candidates)))
+        return cast("Mapping[str, Sequence[DraftLimit | None]]", found)
 
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load

@@ -136,6 +136,7 @@ class DraftModelDrafter(StepwiseDrafter):
             width=SECONDS if trees else CHAIN,
         )
         self._model = model
+        self.parameters = model.info.parameters
         self._sequences = Sequences(model.capabilities.sequences)
         self._cells: dict[int, list[int]] = {}
         """The tokens in the cache of each request: the fed part of the history, followed between a draft and

@@ -176,6 +176,7 @@ class HeadsDrafter(StepwiseDrafter):
             block=head.block,
         )
         self._head = head
+        self.parameters = head.info.parameters
         self._columns = columns
         self._window = min(window, head.window) if head.window else window
         self.reads = self._window

@@ -143,6 +143,8 @@ class StepwiseDrafter(ABC):
 
     name: str
     costly = True
+    parameters: int
+    """Of the network."""
 
     def __init__(
         self,

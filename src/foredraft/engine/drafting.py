@@ -20,10 +20,13 @@ Result = TypeVar("Result")
 
 Limits = Mapping[str, Sequence[DraftLimit | None]]
 
+USUAL_SIZE = 0.1
+"""Parameters of a draft model as a share of its target's."""
+
 
 class Drafters:
     """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk, because
-    verification never trusts a draft. `clock` gives seconds.
+    verification never trusts a draft. `parameters`: of the target, 0 if unknown. `clock` gives seconds.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class Drafters:
         vocab_size: int,
         *,
         trees: bool = False,
+        parameters: int = 0,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._drafters: dict[str, Drafter] = {}
@@ -42,6 +46,7 @@ class Drafters:
             raise ConfigError(f"Two drafters have the same name: {[drafter.name for drafter in drafters]}.")
         self._vocab_size = vocab_size
         self._trees = trees
+        self._parameters = parameters
         self._clock = clock
         self._unobserved: dict[int, tuple[RequestView, Outcome]] = {}
         self.closed: list[str] = []
@@ -65,9 +70,15 @@ class Drafters:
                 self._match_length_of(drafter),
                 bool(getattr(drafter, "costly", False)),
                 _reads(drafter),
+                self._size_of(drafter),
             )
             for drafter in self._all()
         ]
+
+    def _size_of(self, drafter: Drafter) -> float:
+        """Its parameters as a share of the target's; that of a usual draft model where it is unknown."""
+        own = int(getattr(drafter, "parameters", 0))
+        return min(1.0, own / self._parameters) if own and self._parameters else USUAL_SIZE
 
     def _match_length_of(self, drafter: Drafter) -> Callable[[RequestView], int]:
         own = getattr(drafter, "match_length", None)

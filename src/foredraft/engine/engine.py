@@ -57,7 +57,13 @@ class Engine:
         self.on_finish: Callable[[RequestView, FinishEvent], None] | None = None
         self._clock = clock
         self._scheduler = Scheduler(model)
-        asked = Drafters(drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=clock)
+        asked = Drafters(
+            drafters,
+            model.info.vocab_size,
+            trees=model.capabilities.trees,
+            parameters=model.info.parameters,
+            clock=clock,
+        )
         self._runner = RoundRunner(
             model,
             self._scheduler,

@@ -116,7 +116,13 @@ class Assembler:
         elif reason is None:
             reason = "none of the drafters asked for can be used"
         return Setup(
-            Drafters(made.drafters, model.info.vocab_size, trees=model.capabilities.trees, clock=self.clock),
+            Drafters(
+                made.drafters,
+                model.info.vocab_size,
+                trees=model.capabilities.trees,
+                parameters=model.info.parameters,
+                clock=self.clock,
+            ),
             AutoPlanner(model.capabilities) if speculation.adaptive else StaticPlanner(),
             str(speculation),
             reason,

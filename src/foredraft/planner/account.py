@@ -8,8 +8,9 @@ and an attempt leaves what the last draft needed. After attempts that found noth
 The budget is in plain rounds: the time of a plain forward divided by the requests that share it. Every loss
 is covered by the budget or by `decide.OVERDRAFT`. So a request that decodes alone loses at most `RATE` of its
 time + `START` + `OVERDRAFT`, which is 3 % and half a plain round; requests that share forwards share their
-budgets, and lose together no more than the sum. Not in it: a draft model's reading of a text, and the first
-attempt of a drafter that was never measured.
+budgets, and lose together no more than the sum. What draft models and heads read of a text is paid from what
+requests that are over left of theirs (`draft_model`). Not in it: the first attempt of a model-free drafter
+that was never measured.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ GROWN = 1.5
 
 class Account:
     """The budget and back-off of one request. `needed`: plain rounds that the last draft needed at least,
-    which an attempt leaves in the budget.
+    which an attempt leaves in the budget. `left`: the budget if there were no `MAX_BUDGET`.
     """
 
-    __slots__ = ("budget", "misses", "needed", "tried_match", "wait")
+    __slots__ = ("budget", "left", "misses", "needed", "tried_match", "wait")
 
     def __init__(self) -> None:
-        self.budget = START
+        self.budget = self.left = START
         self.needed = 0.0
         self.wait = 1
         self.misses = 0
@@ -81,7 +82,9 @@ class Account:
 
     def settle(self, tokens: int, cost: float) -> None:
         """A round committed `tokens` and cost `cost` plain rounds, attempt and drafts included."""
-        self.budget = min(self.budget + tokens - cost + RATE * tokens, MAX_BUDGET)
+        change = tokens - cost + RATE * tokens
+        self.budget = min(self.budget + change, MAX_BUDGET)
+        self.left += change
 
     def hit(self) -> None:
         """An attempt found a draft that began right, or looked as if it would."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from statistics import median
+from typing import NamedTuple
 
 from foredraft.planner.acceptance import Acceptance, caution, depth_of, sampled
 from foredraft.planner.account import RATE, Account
@@ -28,7 +29,8 @@ from foredraft.planner.decide import (
     needed,
     peak_rate,
 )
-from foredraft.planner.draft_model import DraftModels
+from foredraft.planner.draft_model import MAX_SAVED, Beside, DraftModels, Offer
+from foredraft.planner.purse import Purse
 from foredraft.planner.recompute import Recompute
 from foredraft.planner.tree import Tree, TreeMerger, may_merge
 from foredraft.protocols import Proposer, RequestView
@@ -60,6 +62,14 @@ UNLEARNT = 32
 """Rounds without an attempt that are learnt from together, at most."""
 
 
+class Risk(NamedTuple):
+    """The arguments of `affordable` and `needed`."""
+
+    paying: Sequence[float]
+    extra: Sequence[float]
+    bound: Sequence[float]
+
+
 @dataclass(frozen=True, slots=True)
 class _Best:
     """The best candidate of a request: what its tokens survive with, as far as the budget covers them."""
@@ -83,12 +93,14 @@ class AutoPlanner:
         self._drafters: Sequence[Proposer] = ()
         self._attempts_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
         self._attempt_ms = ATTEMPT_PRIOR_MS
+        self._plans_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
+        """What planning and learning take for each request that drafts, without the drafters."""
         self._late_ms, self._attempted = 0.0, False
         self._costly: list[str] = []
         self._proposed: dict[str, int] = {}
         self._attempting: frozenset[int] = frozenset()
-        self._measured = False
-        """Whether costs are known in this round."""
+        self._purse: Purse | None = None
+        """None where costs are not known in this round."""
         self._budget = self._overdraft = 0.0
         self._reason = Reason.MEASURING
         self._unlearnt: list[Round] = []
@@ -99,8 +111,8 @@ class AutoPlanner:
         self._accounts[request.id] = Account()
         self._drafters = drafters
         for drafter in drafters:
-            if drafter.reads:
-                self._draft_models.reads(drafter.name, drafter.reads)
+            if drafter.costly:
+                self._draft_models.add(drafter)
         self._costly = self._find_costly()
 
     def _find_costly(self) -> list[str]:
@@ -108,14 +120,14 @@ class AutoPlanner:
 
     def stop(self, request: RequestView) -> None:
         self._learn_all()
-        debt = min(0.0, self._accounts.pop(request.id, Account()).budget)
+        over = self._accounts.pop(request.id, Account())
         for account in self._accounts.values():  # what it borrowed of them
-            account.budget += debt / len(self._accounts)
+            account.budget += min(0.0, over.budget) / len(self._accounts)
         self._chosen_at.pop(request.id, None)
         self.acceptance.forget(request.id)
         self._merger.forget(request.id)
         self._recompute.forget(request.id)
-        self._draft_models.stop(request)
+        self._draft_models.stop(request, max(0.0, over.left))
 
     # --- which requests attempt a draft -----------------------------------------------------------------
 
@@ -127,7 +139,7 @@ class AutoPlanner:
         self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
         self._attempting = self._attempts(requests)
-        self._reason, self._measured = Reason.BACK_OFF, False
+        self._reason, self._purse = Reason.BACK_OFF, None
         if not self._attempting and not self._costly:
             return {}
         self._learn_all()
@@ -138,11 +150,10 @@ class AutoPlanner:
             return {}
         limits: dict[str, Sequence[DraftLimit | None]] = {}
         cheap = self._cheap_limit(load)
-        self._measured = True
+        self._purse = Purse(self.cost, self._budget, self._overdraft, self._draft_models.saved)
         for name in [drafter.name for drafter in self._drafters if not drafter.costly]:
             if name in self._costly:
-                budgets = [self._accounts[request.id].budget for request in requests]
-                limits[name] = self._draft_models.limits(name, requests, budgets, self.cost)
+                limits[name] = self._ask(name, requests, [[]] * len(requests), load)
             else:
                 limits[name] = [cheap if it.id in self._attempting else None for it in requests]
         return limits if any(any(row) for row in limits.values()) else {}
@@ -151,20 +162,26 @@ class AutoPlanner:
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
         """Drafters whose tokens take real time, where the others leave something to gain."""
-        names = [drafter.name for drafter in self._drafters if drafter.costly] if self._measured else []
-        if not names:
+        if self._purse is None:
             return {}
-        gains = [
-            max(self._gains(request, drafts, load), default=0.0)
+        names = [drafter.name for drafter in self._drafters if drafter.costly]
+        limits = {name: self._ask(name, requests, candidates, load) for name in names}
+        return limits if any(any(row) for row in limits.values()) else {}
+
+    def _ask(
+        self, name: str, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
+    ) -> list[DraftLimit | None]:
+        """How far a costly drafter drafts for each request, beside these candidates."""
+        assert self._purse is not None, "costs are known"
+        planning = self._rounds(median(self._plans_ms))
+        beside = [
+            Beside(
+                max(self._gains(request, drafts, load), default=0.0),
+                0.0 if request.id in self._attempting else planning,
+            )
             for request, drafts in zip(requests, candidates, strict=True)
         ]
-        accounts = [self._accounts[request.id] for request in requests]
-        budgets = [account.budget for account in accounts]
-        beside = [(gain, it.needed) for gain, it in zip(gains, accounts, strict=True)]
-        limits = {
-            name: self._draft_models.limits(name, requests, budgets, self.cost, beside) for name in names
-        }
-        return limits if any(any(row) for row in limits.values()) else {}
+        return self._draft_models.limits(name, requests, self._purse, self.cost, beside)
 
     def _gains(self, request: RequestView, drafts: Sequence[Draft], load: Load) -> list[float]:
         """What each draft is expected to save at its best length, in plain rounds of the request."""
@@ -176,13 +193,16 @@ class AutoPlanner:
 
     def _attempts(self, requests: Sequence[RequestView]) -> frozenset[int]:
         """The requests that attempt a draft, which is taken from the budget."""
-        cost = self._attempt_ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
-        found = []
+        cost, found = self._rounds(self._attempt_ms), []
         for request in requests:
             if self._accounts[request.id].attempts(cost, self._budget, partial(self._match_length, request)):
                 self._budget -= cost
                 found.append(request.id)
         return frozenset(found)
+
+    def _rounds(self, ms: float) -> float:
+        """That in plain rounds of a request."""
+        return ms / max(self.cost.baseline_ms * self.cost.per_request, 1e-9)
 
     def _match_length(self, request: RequestView) -> int:
         return max([drafter.match_length(request) for drafter in self._drafters], default=0)
@@ -200,7 +220,7 @@ class AutoPlanner:
     def choose(
         self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]], load: Load
     ) -> list[Choice]:
-        self._note_silent(requests, candidates)
+        self._note_asked(requests, candidates)
         if not any(candidates):
             self._proposed = {}
             reason = Reason.NOTHING_FOUND if self._attempting else self._reason
@@ -218,13 +238,20 @@ class AutoPlanner:
             for it, length, draft in zip(best, lengths, whole, strict=True)
         ]
 
-    def _note_silent(self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]]) -> None:
-        """Learn that costly drafters were asked and had nothing."""
+    def _note_asked(self, requests: Sequence[RequestView], candidates: Sequence[Sequence[Draft]]) -> None:
+        """Learn which costly drafters were asked and had nothing, and what is left of the budget."""
+        if self._purse is None:
+            return
         for name in self._costly:
             asked = self._draft_models.asked(name)
             for request, drafts in zip(requests, candidates, strict=True):
-                if request.id in asked and all(draft.source != name for draft in drafts):
-                    self._draft_models.offered(name)
+                if request.id not in asked:
+                    continue
+                lengths = [depth_of(draft) for draft in drafts if draft.source == name]
+                if not lengths:
+                    self._draft_models.offered(name, Offer())
+                self._purse.drafted(name, request.id, sum(lengths))
+        self._budget = self._purse.left
 
     def _best(self, request: RequestView, drafts: Sequence[Draft], load: Load) -> _Best | None:
         """The candidate with the highest rate alone, or the tree of all."""
@@ -237,7 +264,10 @@ class AutoPlanner:
         cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
         for draft, its in zip(drafts, chains, strict=True):
             modesty = draft.confidence[0] / its[0] if draft.confidence and its[0] else None
-            self._draft_models.offered(draft.source, *gain_of(its, cost, self.cost.per_request), modesty)
+            if draft.source in self._costly and its:
+                risk = self._risk(request, draft, its, load, cost)
+                offer = Offer(*gain_of(its, cost, self.cost.per_request), needed(*risk, self._overdraft))
+                self._draft_models.offered(draft.source, offer, modesty)
         best: Draft | Tree
         if self._trees and may_merge(request, drafts):
             best = self._merger.merge(request.id, drafts, chains, deviations)
@@ -250,7 +280,9 @@ class AutoPlanner:
             best, survival = drafts[place], chains[place]
         gain = rate * cost[0] / load.decoding
         account, row = self._accounts[request.id], (cost[1] - cost[0]) / self.cost.per_request
-        if gain > MARGIN or (row < 1.0 and survival and survival[0] >= min(row, 0.75)):
+        begins_well = row < 1.0 and survival and survival[0] >= min(row, 0.75)
+        sources = best.sources if isinstance(best, Tree) else [best.source]
+        if (gain > MARGIN or begins_well) and not set(sources) <= set(self._costly):
             account.hit()
         if gain <= MARGIN and load.decoding == 1 and not load.prefill_rows:
             return _Best(best, (), Estimate(gain, chains))
@@ -266,18 +298,30 @@ class AutoPlanner:
         cost: Sequence[float],
     ) -> int:
         """Tokens of the candidate that the request's budget covers after this round's attempt."""
+        risk = self._risk(request, best, survival, load, cost)
+        if survival:
+            self._accounts[request.id].needed = needed(*risk, self._overdraft)
+        length = affordable(*risk, self._budget, self._overdraft)
+        if length and self.cost.in_passes:  # where the costs of drafts add up; elsewhere see `_lengths`
+            self._budget -= risk.bound[length]
+        return length
+
+    def _risk(
+        self,
+        request: RequestView,
+        draft: Draft | Tree,
+        survival: Sequence[float],
+        load: Load,
+        cost: Sequence[float],
+    ) -> Risk:
+        """What verifying a candidate may cost and bring, by its length."""
         share = self.cost.per_request
         later = self._later(request, survival) or [0.0] * (len(survival) + 1)
         most = self.cost.bounds(len(survival) + 1, load.to_recompute)
         extra = [(it - cost[0] + more) / share for it, more in zip(cost, later, strict=False)]
         bound = [(it - cost[0] + more) / share for it, more in zip(most, later, strict=False)]
-        paying = best.paying(extra) if isinstance(best, Tree) else chain_paying(survival, extra)
-        if survival:
-            self._accounts[request.id].needed = needed(paying, extra, bound, self._overdraft)
-        length = affordable(paying, extra, bound, self._budget, self._overdraft)
-        if length and self.cost.in_passes:  # where the costs of drafts add up; elsewhere see `_lengths`
-            self._budget -= bound[length]
-        return length
+        paying = draft.paying(extra) if isinstance(draft, Tree) else chain_paying(survival, extra)
+        return Risk(paying, extra, bound)
 
     def _later(self, request: RequestView, survival: Sequence[float]) -> list[float] | None:
         """What the draft costs in later forwards, where accepted tokens are computed again."""
@@ -360,19 +404,21 @@ class AutoPlanner:
                 cost += added * len(outcome.draft) / sum(drafts) / share
             account.settle(len(outcome.tokens), cost)
             if measured.draft_ms and request in self._attempting:
-                account.hit() if found or outcome.accepted else account.miss()
+                source = outcome.draft.source if outcome.draft else ""
+                accepted = outcome.accepted and source not in self._costly
+                account.hit() if found or accepted else account.miss()
 
     def _score(self, request: int, outcome: Outcome) -> bool:
-        """Learn from what became of a request's candidates. Returns whether one began right."""
+        """Learn from what became of a request's candidates. Returns whether one of a model-free drafter
+        began right.
+        """
         if self._chosen_at.pop(request, None) != outcome.kept:  # preempted, and read again, meanwhile
             self.acceptance.forget(request)
             self._merger.forget(request)
             return False
         self._merger.score(request, outcome.tokens)
         scores = self.acceptance.score(request, outcome.tokens)
-        for source, right, wrong in scores:
-            self._draft_models.scored(source, right, wrong)
-        return any(right for _, right, _ in scores)
+        return any(right for source, right, _ in scores if source not in self._costly)
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
         """What each request's attempt took beside the forward, in plain rounds. Learns what attempts take."""
@@ -381,24 +427,26 @@ class AutoPlanner:
             dict.fromkeys((it for it, _ in measured.outcomes), 0.0),
         )
         attempting = [request for request in costs if request in self._attempting]
-        cheap_ms = measured.plan_ms + self._late_ms
+        paying, cheap_ms = set(attempting), measured.plan_ms + self._late_ms
         for name, ms in measured.draft_ms.items():
-            tokens = self._proposed.get(name, 0)
+            tokens, cost = self._proposed.get(name, 0), ms / baseline
             if name not in self._costly:
                 cheap_ms += ms
-                self._draft_models.measured(name, ms / baseline, len(attempting), tokens)
+                self._draft_models.measured(name, cost, len(attempting), tokens)
                 continue
             asked = self._draft_models.asked(name)
-            paid = self._draft_models.measured(name, ms / baseline, len(asked), tokens)
-            for request in asked:
-                if request in costs:
-                    costs[request] += paid / len(asked)
+            paid = self._draft_models.measured(name, cost, len(asked), tokens, self.cost.per_request)
+            still = [request for request in asked if request in costs]
+            for request in still:
+                costs[request] += paid / len(asked)
+            paying.update([] if attempting else still)
+        for request in paying:
+            costs[request] += cheap_ms / len(paying) / baseline
+        if paying:
+            self._plans_ms.append((measured.plan_ms + self._late_ms) / len(paying))
         if attempting:
-            each = cheap_ms / len(attempting)
-            self._attempts_ms.append(each)
+            self._attempts_ms.append(cheap_ms / len(attempting))
             self._attempt_ms = median(self._attempts_ms)
-            for request in attempting:
-                costs[request] += each / baseline
         return {request: cost / self.cost.per_request for request, cost in costs.items()}
 
     # --- what is kept between runs -----------------------------------------------------------------------
@@ -409,6 +457,7 @@ class AutoPlanner:
         return {
             "attempt_ms": round(self._attempt_ms, 4),
             "drafters": self._draft_models.state(),
+            "saved": round(self._draft_models.saved, 4),
             "acceptance": self.acceptance.state(),
         }
 
@@ -418,11 +467,14 @@ class AutoPlanner:
         if isinstance(attempt_ms, float) and 0.0 <= attempt_ms < 1e3:
             self._attempt_ms = attempt_ms
             self._attempts_ms = deque([attempt_ms], ATTEMPTS)
+            self._plans_ms = deque([attempt_ms], ATTEMPTS)  # at most
         if isinstance(drafters, Mapping):
             self._draft_models.load_state(
                 {str(name): cost for name, cost in drafters.items() if isinstance(cost, float)}
             )
-        acceptance = state.get("acceptance")
+        saved, acceptance = state.get("saved"), state.get("acceptance")
+        if isinstance(saved, float) and 0.0 <= saved <= MAX_SAVED:
+            self._draft_models.saved = saved
         if isinstance(acceptance, Mapping):
             self.acceptance.load_state(acceptance)
 

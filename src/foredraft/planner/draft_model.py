@@ -1,14 +1,14 @@
 """Whether a drafter that takes real time, a draft model or a head, is worth its own forwards, and how far.
 
 A model-free drafter takes a small share of a plain forward and is attempted as each request's account allows.
-For the others the decision comes before their draft, and after those of the model-free ones: what drafts of
-theirs were expected to save lately, beyond what the best draft at hand saves, has to be more than what asking
-for one takes. One that does not pay is probed now and then, as far as the accounts allow, so that a change is
-found.
+For the others the decision comes before their draft, and after those of the model-free ones: what their
+recent drafts were expected to save, beyond what the best draft at hand saves, has to be more than what asking
+for one takes. One that does not pay is probed now and then, so that a change is found. All of that is paid
+from the round's budget (`purse`).
 
 They also read the text: the prompt when they are first used, and later what they missed. That is worth it
-where the rest of the answer saves more. Reading is in no account; costs are in plain forwards of one request
-(V(1)).
+where the rest of the answer saves more, and is paid from what requests that are over left of their budgets,
+then from the request's own. Costs are in plain forwards of one request (V(1)).
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import NamedTuple
 
 from foredraft.planner.account import RESERVE
 from foredraft.planner.cost import CostCurve
-from foredraft.planner.decide import MARGIN, OVERDRAFT
-from foredraft.protocols import RequestView
+from foredraft.planner.decide import MARGIN
+from foredraft.planner.purse import Purse
+from foredraft.protocols import Proposer, RequestView
 from foredraft.types import MAX_DRAFT_TOKENS, DraftLimit
 
 CHEAP = 0.1
@@ -30,17 +32,14 @@ CHEAP = 0.1
 STAYS_CHEAP = 0.3
 """The share above which a drafter that was cheap no longer is: what it takes follows the machine's load."""
 
-FIRST_ACCEPTANCE, FIRST_WEIGHT = 0.6, 4.0
-"""Of a token, before any was seen, and the number of tokens that this guess counts for."""
-
-KNOWN = 32
-"""Tokens from which its confidence is calibrated; before, its mean acceptance decides."""
+PATIENCE = 8
+"""Probes of a new drafter before they become rarer."""
 
 PROBE_TOKENS = 4
-"""Tokens of a probe, unless they take long."""
+"""Tokens of a probe."""
 
 MAX_WAIT = 64
-"""Rounds between two probes at most."""
+"""Rounds between two probes at most, for each plain round that has to be read for the next."""
 
 CHUNK = 64
 """Tokens that such a drafter reads in one forward."""
@@ -51,8 +50,34 @@ SKIPPED = 32
 RECENT = 16
 """Drafts from which it is known what asking for one brings."""
 
+FIRST_SAVED, MAX_SAVED = 8.0, 64.0
+"""Plain rounds that are there for reading at first, and at most: what reading may cost a request beyond its
+own budget."""
+
+SAVED = 0.5
+"""Share of what a request won, or did not lose though it might have, that is saved up for reading."""
+
 _WINDOW = 15
 _NEGLIGIBLE = 0.02
+
+
+class Offer(NamedTuple):
+    """What a draft was expected to be worth: the plain rounds that it saves at its best length, that length,
+    and the least budget that verifying any of it takes.
+    """
+
+    gain: float = 0.0
+    length: int = 0
+    needed: float = 0.0
+
+
+class Beside(NamedTuple):
+    """For a request, in plain rounds, before a costly drafter is asked: what the others' drafts are expected
+    to save, and what planning takes if no attempt is made anyway.
+    """
+
+    saving: float = 0.0
+    planning: float = 0.0
 
 
 def _rolling(most: int = _WINDOW) -> deque[float]:
@@ -66,9 +91,9 @@ class _Drafter:
     attempts: deque[float] = field(default_factory=_rolling)
     tokens: deque[float] = field(default_factory=_rolling)
     chunks: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=7))
-    right: int = 0
-    tried: int = 0
     cheap: bool = False
+    size: float = 0.0
+    """Its parameters as a share of the target's: what a token takes, before any was measured."""
     reads: int = 0
     """The most tokens of a text that it reads before a draft; 0 for all."""
     wait: int = 0
@@ -78,8 +103,7 @@ class _Drafter:
     asked: list[tuple[int, int, bool]] = field(default_factory=list)
     """(request, its length, whether the drafter was behind), of this round."""
 
-    offers: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Of recent drafts: the plain rounds that they were expected to save, and at which length."""
+    offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=RECENT))
     modesty: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     """Of their first tokens: the drafter's own probability as a share of what it is learnt to be worth. With
     the target's noise a token is right far more often than it is likely (sampling/coupled.py).
@@ -87,12 +111,18 @@ class _Drafter:
 
     def gain(self, spoken: float = 0.0) -> float:
         """What a draft is expected to save beyond one that saves `spoken`."""
-        return sum([max(0.0, gain - spoken) for gain, _ in self.offers]) / max(1, len(self.offers))
+        return sum([max(0.0, it.gain - spoken) for it in self.offers]) / max(1, len(self.offers))
+
+    @property
+    def needed(self) -> float:
+        """The budget that verifying a draft that pays usually takes."""
+        paying = [it.needed for it in self.offers if it.gain > 0.0]
+        return median(paying) if paying else 0.0
 
     @property
     def length(self) -> int:
         """How far to draft: one token further than has paid lately."""
-        return min(max([length for _, length in self.offers], default=PROBE_TOKENS) + 1, MAX_DRAFT_TOKENS)
+        return min(max([it.length for it in self.offers], default=PROBE_TOKENS) + 1, MAX_DRAFT_TOKENS)
 
     @property
     def token_cost(self) -> float:
@@ -100,8 +130,32 @@ class _Drafter:
         passes, and a drafter that is not used could not show that it did.
         """
         if not self.tokens:
-            return 0.0
+            return self.size
         return min(median(self.tokens), median(list(self.tokens)[-3:]))
+
+    @property
+    def priced(self) -> bool:
+        """Whether it is known, or can be guessed, what its tokens take: not before the first attempt of a
+        model-free drafter.
+        """
+        return bool(self.attempts or self.size)
+
+    def least(self, price: float, curve: CostCurve) -> float:
+        """The probability below which a draft ends: one more token pays while it is likelier than what it
+        takes to draft and to verify it, a row.
+        """
+        plain, one_more = curve.costs(2)
+        least = min(0.9, price + max(one_more - plain, 0.0) / curve.per_request)
+        return least * min(1.0, median(self.modesty)) if self.modesty else 0.0
+
+    def back_off(self, reading: float) -> None:
+        """It is probed, which takes `reading` plain rounds besides: the next probe comes later."""
+        self.misses += 1
+        self.wait = int(min(2 ** max(self.misses - PATIENCE, 0), MAX_WAIT) * max(1.0, reading))
+
+    def found(self) -> None:
+        """It pays, or may: another probe may follow at once."""
+        self.wait, self.misses = 1, min(self.misses, PATIENCE)
 
     def behind(self, request: RequestView) -> int:
         """Chunks to be read before it can draft for the request; 0 where it nearly follows."""
@@ -110,15 +164,10 @@ class _Drafter:
             unread = min(unread, self.reads)
         return -(-unread // CHUNK) if unread > SKIPPED else 0
 
-    def reading_cost(self, request: RequestView) -> float:
-        """Of what it has to read; 0 before any reading was measured."""
-        return self.behind(request) * self.chunk_cost
-
-    @property
-    def chunk_cost(self) -> float:
-        """Of reading one chunk; 0 before any reading was measured."""
+    def chunk_cost(self, target: float) -> float:
+        """Of reading one chunk, which takes the target `target`."""
         if not self.chunks:
-            return 0.0
+            return self.size * target
         return median(max(0.0, cost - n * self.token_cost) / read for cost, n, read in self.chunks)
 
 
@@ -146,15 +195,19 @@ def best_length(
 
 
 class DraftModels:
-    """All drafters of one engine, by what an attempt of each costs."""
+    """All drafters of one engine, by what an attempt of each costs. `saved`: plain rounds that are there for
+    reading, left by requests that are over.
+    """
 
     def __init__(self) -> None:
+        self.saved = FIRST_SAVED
         self._drafters: dict[str, _Drafter] = {}
         self._answers: deque[int] = deque(maxlen=32)
 
-    def reads(self, name: str, tokens: int) -> None:
-        """The drafter reads at most so many tokens of a text before a draft; 0 for all."""
-        self._drafters.setdefault(name, _Drafter()).reads = tokens
+    def add(self, proposer: Proposer) -> None:
+        """A drafter that takes real time."""
+        drafter = self._drafters.setdefault(proposer.name, _Drafter())
+        drafter.size, drafter.reads = proposer.size, proposer.reads
 
     def costly(self, name: str) -> bool:
         """Whether an attempt of the drafter takes real time, or was never measured."""
@@ -165,35 +218,33 @@ class DraftModels:
         self,
         name: str,
         requests: Sequence[RequestView],
-        budgets: Sequence[float],
+        purse: Purse,
         curve: CostCurve,
-        beside: Sequence[tuple[float, float]] = (),
+        beside: Sequence[Beside],
     ) -> list[DraftLimit | None]:
-        """How far a costly drafter drafts for each request, None for not at all. `budgets`: in rounds;
-        `beside`: what the others' drafts for each request save, and the budget of all that a draft for it
-        needs to be verified; nothing by default.
-        """
+        """How far a costly drafter drafts for each request, None for not at all, as `purse` grants it."""
         drafter, share = self._drafters.setdefault(name, _Drafter()), curve.per_request
-        asking = median(drafter.attempts) / share if drafter.attempts else 0.0
-        plain, one_more = curve.costs(2)
-        # One more token pays while it is likelier than what it takes to draft and to verify it.
-        price = max(drafter.token_cost / share, 1e-9)
-        least = min(0.9, price + max(one_more - plain, 0.0) / share)
-        least *= min(1.0, median(drafter.modesty)) if drafter.modesty else 0.0
-        if drafter.tokens and drafter.tried < KNOWN:
-            limits = self._first(drafter, requests, budgets, curve)
-        elif not drafter.tokens or 1.0 + drafter.gain() - asking <= MARGIN:
-            limits = self._probe(drafter, requests, budgets, share)
+        price, reading = drafter.token_cost / share, self._reading(drafter, requests, curve)
+        wanted, leaving, least = self._wanted(drafter, requests, curve, beside, reading), drafter.needed, 0.0
+        probing = wanted is None
+        if wanted is None:
+            wanted, leaving = self._probe(drafter, price, reading), RESERVE if drafter.priced else 0.0
         else:
-            drafter.wait, drafter.misses = 1, 0
-            limits = []
-            for i, (request, budget) in enumerate(zip(requests, budgets, strict=True)):
-                spoken, needed = beside[i] if beside else (0.0, 0.0)
-                rate = 1.0 + drafter.gain(spoken) - asking
-                most = min(drafter.length, int((max(budget, 0.0) + OVERDRAFT / 2) / price))
-                worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
-                asked = rate > MARGIN and most and worth and budget >= 0.0 and needed <= sum(budgets)
-                limits.append(DraftLimit(most, least) if asked else None)
+            least = drafter.least(price, curve)
+        limits: list[DraftLimit | None] = []
+        for request, tokens, read, it in zip(requests, wanted, reading, beside, strict=True):
+            granted = purse.grant(
+                name,
+                request,
+                tokens,
+                price,
+                fixed=it.planning if drafter.priced else 0.0,
+                reading=read,
+                leaving=leaving,
+            )
+            limits.append(DraftLimit(granted, least) if granted else None)
+            if granted and probing:
+                drafter.back_off(read)
         drafter.asked = [
             (request.id, len(request.tokens), drafter.behind(request) > 0)
             for request, limit in zip(requests, limits, strict=True)
@@ -201,60 +252,60 @@ class DraftModels:
         ]
         return limits
 
-    def _first(
-        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], curve: CostCurve
-    ) -> list[DraftLimit | None]:
-        """Before enough is known: as its mean acceptance says."""
-        acceptance = (drafter.right + FIRST_ACCEPTANCE * FIRST_WEIGHT) / (drafter.tried + FIRST_WEIGHT)
-        length, rate = best_length(acceptance, drafter.token_cost, curve, len(requests))
-        if not length:
-            return self._probe(drafter, requests, budgets, curve.per_request)
-        most = curve.costs(len(requests) * length + 1)
-        added = (most[-1] - most[0]) / (len(requests) * length)
-        share = (drafter.token_cost + max(added, 0.0)) / curve.per_request
-        limits: list[DraftLimit | None] = []
-        for request, budget in zip(requests, budgets, strict=True):
-            tokens = min(length, int((max(budget, 0.0) + OVERDRAFT / 2) / max(share, 1e-9)))
-            worth = drafter.reading_cost(request) <= (1.0 - 1.0 / rate) * self._remaining(request)
-            limits.append(DraftLimit(tokens) if tokens and worth and budget >= 0.0 else None)
-        return limits
+    def _reading(self, drafter: _Drafter, requests: Sequence[RequestView], curve: CostCurve) -> list[float]:
+        """Plain rounds that reading what the drafter lacks of each text takes."""
+        behind = [drafter.behind(request) for request in requests]
+        if not any(behind):
+            return [0.0] * len(behind)
+        chunk = drafter.chunk_cost(0.0 if drafter.chunks else curve.costs(CHUNK)[-1])
+        return [chunks * chunk / curve.per_request for chunks in behind]
 
-    def scored(self, name: str, right: int, wrong: int) -> None:
-        """Of a draft's tokens whose ancestors were right, `right` were right and `wrong` (0 or 1) wrong."""
-        drafter = self._drafters.setdefault(name, _Drafter())
-        drafter.right += right
-        drafter.tried += right + wrong
+    def _wanted(
+        self,
+        drafter: _Drafter,
+        requests: Sequence[RequestView],
+        curve: CostCurve,
+        beside: Sequence[Beside],
+        reading: Sequence[float],
+    ) -> list[int] | None:
+        """How many tokens pay for each request; None if the drafter does not pay, or was never measured."""
+        if not drafter.tokens:
+            return None
+        asking = median(drafter.attempts) / curve.per_request
+        if 1.0 + drafter.gain() - asking <= MARGIN:
+            return None
+        drafter.found()
+        wanted = []
+        for request, read, it in zip(requests, reading, beside, strict=True):
+            rate = 1.0 + drafter.gain(it.saving) - asking - it.planning
+            pays = rate > MARGIN and read <= (1.0 - 1.0 / rate) * self._remaining(request)
+            wanted.append(drafter.length if pays else 0)
+        return wanted
 
-    def offered(self, name: str, gain: float = 0.0, length: int = 0, modesty: float | None = None) -> None:
-        """A draft of the drafter was expected to save `gain` plain rounds at its best length, none if it had
-        none. `modesty`: its own probability of the first token as a share of the learnt one.
+    def _probe(self, drafter: _Drafter, price: float, reading: Sequence[float]) -> list[int]:
+        """Tokens for the request that costs least to read, if the back-off is over: one token before any was
+        measured.
+        """
+        wanted = [0] * len(reading)
+        drafter.wait -= 1
+        if drafter.wait <= 0 and reading:
+            affordable = int(RESERVE / price) if price else PROBE_TOKENS
+            most = max(1, min(affordable, PROBE_TOKENS)) if drafter.tokens or not drafter.size else 1
+            wanted[reading.index(min(reading))] = most
+        return wanted
+
+    def offered(self, name: str, offer: Offer, modesty: float | None = None) -> None:
+        """The drafter was asked, and offered that. `modesty`: its own probability of the first token as a
+        share of the learnt one.
         """
         drafter = self._drafters.get(name)
         if drafter is None:
             return
-        drafter.offers.append((gain, length))
+        drafter.offers.append(offer)
         if modesty is not None:
             drafter.modesty.append(modesty)
-        if drafter.attempts and gain > median(drafter.attempts):  # another probe may follow at once
-            drafter.wait, drafter.misses = 1, 0
-
-    def _probe(
-        self, drafter: _Drafter, requests: Sequence[RequestView], budgets: Sequence[float], share: float
-    ) -> list[DraftLimit | None]:
-        """Try it for the request that costs least to read, if its account allows and the back-off is over."""
-        limits: list[DraftLimit | None] = [None] * len(requests)
-        drafter.wait -= 1
-        if drafter.wait > 0 or not requests:
-            return limits
-        costs = [drafter.reading_cost(request) for request in requests]
-        i = costs.index(min(costs))
-        if drafter.attempts and (costs[i] + median(drafter.attempts)) / share + RESERVE > budgets[i]:
-            return limits
-        drafter.misses += 1
-        drafter.wait = min(2**drafter.misses, MAX_WAIT)
-        affordable = int(RESERVE / drafter.token_cost) if drafter.token_cost else PROBE_TOKENS
-        limits[i] = DraftLimit(max(1, min(affordable, PROBE_TOKENS)))
-        return limits
+        if drafter.attempts and offer.gain > median(drafter.attempts):  # another probe may follow at once
+            drafter.found()
 
     def _remaining(self, request: RequestView) -> float:
         """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now,
@@ -270,32 +321,33 @@ class DraftModels:
         """The requests that the drafter, a costly one, drafts for in this round."""
         return [request for request, _, _ in self._drafters[name].asked] if name in self._drafters else []
 
-    def measured(self, name: str, cost: float, requests: int, tokens: int) -> float:
+    def measured(self, name: str, cost: float, requests: int, tokens: int, share: float = 1.0) -> float:
         """An attempt of the drafter for `requests` requests cost `cost` in all, for `tokens` draft tokens.
+        `share`: of a request, in a plain forward.
 
-        Returns what the accounts pay of that: all but reading.
+        Returns what the accounts pay of that: all but reading that was saved up for.
         """
         drafter = self._drafters.setdefault(name, _Drafter())
         asked, drafter.asked = drafter.asked, []
-        chunks = 0
-        for request, length, behind in asked:
-            if behind:
-                unread = length - drafter.read.get(request, 0)
-                chunks += max(1, -(-(min(unread, drafter.reads) if drafter.reads else unread) // CHUNK))
-            drafter.read[request] = length
-        if chunks and cost > CHEAP:
-            drafting = tokens * drafter.token_cost
-            reading = drafter.chunk_cost * chunks if drafter.chunks else cost - drafting
-            drafter.chunks.append((cost, tokens, chunks))
-            return max(drafting, cost - max(reading, 0.0))
+        unread = [length - drafter.read.get(request, 0) for request, length, behind in asked if behind]
+        drafter.read |= {request: length for request, length, _ in asked}
+        reading = max(0.0, cost - tokens * drafter.token_cost) if unread else 0.0
+        if unread and (min(unread) >= CHUNK or (drafter.reads and drafter.reads < CHUNK)):
+            chunks = [-(-(min(it, drafter.reads) if drafter.reads else it) // CHUNK) for it in unread]
+            drafter.chunks.append((cost, tokens, sum(chunks)))
+        if reading and cost > CHEAP:
+            saved = min(self.saved, min(reading, cost) / share)
+            self.saved -= saved
+            return cost - saved * share
         drafter.attempts.append(cost / max(requests, 1))
         if tokens:
             drafter.tokens.append(cost / tokens)
         drafter.cheap = median(drafter.attempts) <= (STAYS_CHEAP if drafter.cheap else CHEAP)
         return cost
 
-    def stop(self, request: RequestView) -> None:
-        """The request is over."""
+    def stop(self, request: RequestView, left: float) -> None:
+        """The request is over, and left so many of the plain rounds that it won or might have lost."""
+        self.saved = min(self.saved + SAVED * left, MAX_SAVED)
         self._answers.append(len(request.tokens) - request.prompt_length)
         for drafter in self._drafters.values():
             drafter.read.pop(request.id, None)

@@ -170,7 +170,7 @@ def test_it_is_not_asked_where_others_have_more() -> None:
 
 def test_what_is_read_of_a_short_prompt_says_nothing_of_a_long_one_where_reading_is_bounded() -> None:
     """Answers to short prompts, then one to a long one, whose reading would take longer than all of it."""
-    short, long = noise_traces(4, prompt=120, output=60), noise_traces(1, prompt=6000, output=80)
+    short, long = noise_traces(4, prompt=120, output=120), noise_traces(1, prompt=6000, output=80)
     last = replace(long.traces[0], id="long")
     asked = {}
     for kind in (Reading, ReadingLittle):

@@ -30,6 +30,8 @@ class TranslatingDrafter:
     draft. `way` is "auto", "slem" or "tli".
     """
 
+    costly = True
+
     def __init__(
         self,
         inner: Callable[[TokenSampler, int], Drafter],
@@ -48,6 +50,7 @@ class TranslatingDrafter:
         self._twins: dict[int, Twin] = {}
         self._sampler = _TwinSampler(self._twins, languages, vocab_size, sampler)
         self._inner = inner(self._sampler, STEPS * max_tokens)
+        self.parameters = int(getattr(self._inner, "parameters", 0))
 
     @property
     def name(self) -> str:
