@@ -58,7 +58,6 @@ SAVED = 0.5
 """Share of what a request won, or did not lose though it might have, that is saved up for reading."""
 
 _WINDOW = 15
-_NEGLIGIBLE = 0.02
 
 
 class Offer(NamedTuple):
@@ -169,29 +168,6 @@ class _Drafter:
         if not self.chunks:
             return self.size * target
         return median(max(0.0, cost - n * self.token_cost) / read for cost, n, read in self.chunks)
-
-
-def best_length(
-    acceptance: float, token_cost: float, curve: CostCurve, requests: int = 1
-) -> tuple[int, float]:
-    """(tokens to draft for each request, the rate relative to plain decoding) of a drafter that always drafts
-    as far; (0, 1) where none pays. Not what `auto` does, which looks at each draft.
-
-    `acceptance`: the share of drafted tokens accepted whose ancestors were; `token_cost`: of drafting one.
-    """
-    passes = curve.passes(MAX_DRAFT_TOKENS + 1)
-    cost = curve.costs(requests * MAX_DRAFT_TOKENS + 1)
-    best, length, survival, expected = MARGIN, 0, 1.0, 1.0
-    for depth in range(1, MAX_DRAFT_TOKENS + 1):
-        survival *= acceptance
-        expected += survival
-        forward = cost[requests * depth] if passes is None else passes.cost([depth] * requests)
-        rate = expected * cost[0] / (forward + requests * depth * token_cost)
-        if rate > best:
-            best, length = rate, depth
-        if survival < _NEGLIGIBLE:
-            break
-    return (length, best) if length else (0, 1.0)
 
 
 class DraftModels:
