@@ -279,7 +279,7 @@ class Drafter(Protocol):
     that it reads before a draft, if not all; then rows of a prompt that are further back do not come. With
     `reads = 1` only the last row comes, and only before a draft; so it is with a drafter that was not asked
     for a draft of the request in many rounds. Rows that nobody reads need not be copied. `parameters` says
-    how many its network has.
+    how many its network has, and `at_once = True` that it drafts all tokens at once, at one price.
     """
 
     @property
@@ -316,7 +316,8 @@ class Proposer(NamedTuple):
     """A drafter as a planner sees it. `match_length(request)`: tokens at the end of the request's text that
     repeat earlier text; 0 of a drafter without that method. `costly`: whether its tokens take real time;
     `reads`: the most tokens of a text that it reads before a draft, 0 for all; `size`: its parameters as a
-    share of the target's, which says what its tokens take before any was measured.
+    share of the target's, which says what its tokens take before any was measured; `at_once`: whether a draft
+    takes the same however many tokens it has.
     """
 
     name: str
@@ -324,6 +325,7 @@ class Proposer(NamedTuple):
     costly: bool = False
     reads: int = 0
     size: float = 1.0
+    at_once: bool = False
 
 
 class Planner(Protocol):

@@ -177,6 +177,7 @@ class HeadsDrafter(StepwiseDrafter):
         )
         self._head = head
         self.parameters = head.info.parameters
+        self.at_once = bool(head.block)
         self._columns = columns
         self._window = min(window, head.window) if head.window else window
         self.reads = self._window

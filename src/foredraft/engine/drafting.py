@@ -71,6 +71,7 @@ class Drafters:
                 bool(getattr(drafter, "costly", False)),
                 _reads(drafter),
                 self._size_of(drafter),
+                bool(getattr(drafter, "at_once", False)),
             )
             for drafter in self._all()
         ]

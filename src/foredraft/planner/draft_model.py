@@ -93,6 +93,8 @@ class _Drafter:
     cheap: bool = False
     size: float = 0.0
     """Its parameters as a share of the target's: what a token takes, before any was measured."""
+    at_once: bool = False
+    """Whether a draft takes the same however many tokens it has."""
     reads: int = 0
     """The most tokens of a text that it reads before a draft; 0 for all."""
     wait: int = 0
@@ -128,9 +130,18 @@ class _Drafter:
         """Of a drafted token. That it fell is believed at once, that it rose after many rounds: a stall
         passes, and a drafter that is not used could not show that it did.
         """
+        if self.at_once:
+            return 0.0
         if not self.tokens:
             return self.size
         return min(median(self.tokens), median(list(self.tokens)[-3:]))
+
+    @property
+    def block_cost(self) -> float:
+        """Of a draft, beside its tokens."""
+        if not self.at_once:
+            return 0.0
+        return median(self.attempts) if self.attempts else self.size
 
     @property
     def priced(self) -> bool:
@@ -184,6 +195,7 @@ class DraftModels:
         """A drafter that takes real time."""
         drafter = self._drafters.setdefault(proposer.name, _Drafter())
         drafter.size, drafter.reads = proposer.size, proposer.reads
+        drafter.at_once = proposer.at_once
 
     def costly(self, name: str) -> bool:
         """Whether an attempt of the drafter takes real time, or was never measured."""
@@ -214,7 +226,7 @@ class DraftModels:
                 request,
                 tokens,
                 price,
-                fixed=it.planning if drafter.priced else 0.0,
+                fixed=it.planning + drafter.block_cost / share if drafter.priced else 0.0,
                 reading=read,
                 leaving=leaving,
             )
@@ -266,7 +278,7 @@ class DraftModels:
         drafter.wait -= 1
         if drafter.wait <= 0 and reading:
             affordable = int(RESERVE / price) if price else PROBE_TOKENS
-            most = max(1, min(affordable, PROBE_TOKENS)) if drafter.tokens or not drafter.size else 1
+            most = max(1, min(affordable, PROBE_TOKENS)) if drafter.tokens or not price else 1
             wanted[reading.index(min(reading))] = most
         return wanted
 

@@ -54,13 +54,15 @@ class _Running:
 @dataclass(frozen=True)
 class Head:
     """A drafter whose tokens take `token` plain rounds each; `fixed`: it always drafts as far as it may.
-    `reading`: what reading a part of a text takes it, as a share of what that takes the target.
+    `reading`: what reading a part of a text takes it, as a share of what that takes the target. `at_once`: a
+    draft takes what one token does.
     """
 
     token: float
     sampled: bool
     fixed: bool
     reading: float = 0.0
+    at_once: bool = False
 
 
 class World:
@@ -103,7 +105,9 @@ class World:
         if self.head:
             reads = 0 if self.head.reading else 1
             size = max(self.head.token, self.head.reading)
-            drafters.append(Proposer("head", lambda _: 0, costly=True, reads=reads, size=size))
+            drafters.append(
+                Proposer("head", lambda _: 0, costly=True, reads=reads, size=size, at_once=self.head.at_once)
+            )
             view.params = SamplingParams(
                 temperature=1.0, verify="rejection" if self.head.sampled else "match"
             )
@@ -148,16 +152,15 @@ class World:
             share = plain / len(views)
             attempt = self.attempt_ms / V1_MS / share if limit else 0.0
             if own:
-                attempt += (len(own) * self.head_ms / V1_MS + read[it.view.id]) / share
+                attempt += (self._drafting(own) + read[it.view.id]) / share
             if own and not asked:  # planning, which is a part of the attempt where there was one
                 attempt += self.attempt_ms / len(found) / V1_MS / share
             it.time += 1.0 + attempt + (added / share * len(draft) / verified if draft else 0.0)
         stall = self.rng.uniform(2, 30) if self.rng.random() < self.stalls else 1.0
         ms = V1_MS * self.curve[rows] * stall
         draft_ms = {"liar": asked * self.attempt_ms} if asked else {}
-        draft_ms |= (
-            {"head": sum(map(len, found)) * self.head_ms + sum(read.values()) * V1_MS} if found else {}
-        )
+        if found:
+            draft_ms["head"] = V1_MS * sum([*map(self._drafting, found), *read.values()])
         plan_ms = self.attempt_ms if found and not asked else 0.0
         self.planner.observe([Round(load, rows, draft_ms, ms, 0.0, tuple(outcomes), plan_ms)])
         for it in [it for it in self.running if it.left <= 0]:
@@ -173,9 +176,10 @@ class World:
             tokens, "liar", confidence=confidence, features={"match_length": self.rng.choice((0, 9))}
         )
 
-    @property
-    def head_ms(self) -> float:
-        return self.head.token * V1_MS if self.head else 0.0
+    def _drafting(self, draft: Draft) -> float:
+        """Plain forwards of one request that the head's draft takes."""
+        assert self.head
+        return self.head.token * (1 if self.head.at_once else len(draft))
 
     def _reads(self, view: RequestView) -> float:
         """Plain forwards of one request that reading what it lacks of a text takes the head."""
@@ -212,7 +216,11 @@ worlds = st.builds(
 
 
 heads = st.builds(
-    Head, token=st.sampled_from([0.01, 0.03, 0.1, 0.2, 0.4, 1.0]), sampled=st.booleans(), fixed=st.booleans()
+    Head,
+    token=st.sampled_from([0.01, 0.03, 0.1, 0.2, 0.4, 1.0]),
+    sampled=st.booleans(),
+    fixed=st.booleans(),
+    at_once=st.booleans(),
 )
 with_heads = st.builds(
     World,
