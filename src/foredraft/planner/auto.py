@@ -94,9 +94,11 @@ class AutoPlanner:
         self._attempts_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
         self._attempt_ms = ATTEMPT_PRIOR_MS
         self._plans_ms = deque([ATTEMPT_PRIOR_MS], ATTEMPTS)
-        """What planning and learning take for each request that drafts, without the drafters."""
+        """What planning and learning take for each request where only costly drafters are asked."""
         self._late_ms, self._attempted = 0.0, False
         self._costly: list[str] = []
+        self._asking: set[str] = set()
+        """Costly drafters that may be asked in this round."""
         self._proposed: dict[str, int] = {}
         self._attempting: frozenset[int] = frozenset()
         self._purse: Purse | None = None
@@ -140,7 +142,8 @@ class AutoPlanner:
         self._overdraft = OVERDRAFT * len(requests)
         self._attempting = self._attempts(requests)
         self._reason, self._purse = Reason.BACK_OFF, None
-        if not self._attempting and not self._costly:
+        self._asking = {name for name in self._costly if not self._draft_models.resting(name)}
+        if not self._attempting and not self._asking:
             return {}
         self._learn_all()
         # Again: what was learnt was of other rounds.
@@ -152,9 +155,9 @@ class AutoPlanner:
         cheap = self._cheap_limit(load)
         self._purse = Purse(self.cost, self._budget, self._overdraft, self._draft_models.saved)
         for name in [drafter.name for drafter in self._drafters if not drafter.costly]:
-            if name in self._costly:
+            if name in self._asking:
                 limits[name] = self._ask(name, requests, [[]] * len(requests), load)
-            else:
+            elif name not in self._costly:
                 limits[name] = [cheap if it.id in self._attempting else None for it in requests]
         return limits if any(any(row) for row in limits.values()) else {}
 
@@ -164,7 +167,9 @@ class AutoPlanner:
         """Drafters whose tokens take real time, where the others leave something to gain."""
         if self._purse is None:
             return {}
-        names = [drafter.name for drafter in self._drafters if drafter.costly]
+        names = [
+            drafter.name for drafter in self._drafters if drafter.costly and drafter.name in self._asking
+        ]
         limits = {name: self._ask(name, requests, candidates, load) for name in names}
         return limits if any(any(row) for row in limits.values()) else {}
 
@@ -173,11 +178,12 @@ class AutoPlanner:
     ) -> list[DraftLimit | None]:
         """How far a costly drafter drafts for each request, beside these candidates."""
         assert self._purse is not None, "costs are known"
-        planning = self._rounds(median(self._plans_ms))
+        planning, attempt = self._rounds(median(self._plans_ms)), self._rounds(self._attempt_ms)
         beside = [
             Beside(
                 max(self._gains(request, drafts, load), default=0.0),
                 0.0 if request.id in self._attempting else planning,
+                self._accounts[request.id].needed + attempt,
             )
             for request, drafts in zip(requests, candidates, strict=True)
         ]
@@ -442,7 +448,7 @@ class AutoPlanner:
             paying.update([] if attempting else still)
         for request in paying:
             costs[request] += cheap_ms / len(paying) / baseline
-        if paying:
+        if paying and not attempting:
             self._plans_ms.append((measured.plan_ms + self._late_ms) / len(paying))
         if attempting:
             self._attempts_ms.append(cheap_ms / len(attempting))

@@ -137,6 +137,11 @@ def through(points: Sequence[tuple[int, float]], most: int) -> list[float]:
     return list(costs.tolist())
 
 
+def _measured_as(rows: int) -> int:
+    """The size as which a forward counts: large ones are rounded up, as bounds need it."""
+    return rows if rows <= _LARGEST else rows + -rows % 16
+
+
 @dataclass(slots=True)
 class _Size:
     """What was measured of one number of rows."""
@@ -209,7 +214,7 @@ class RelativeCosts:
         """A forward of `rows` rows took `cost` times as long as a plain one of the same time; `sure`: that is
         the best of several measurements.
         """
-        rows = rows if rows <= _LARGEST else rows + -rows % 16  # up, as bounds need it
+        rows = _measured_as(rows)
         expected = self.upto(rows, now)[rows]
         size, odd = self._sizes.get(rows), self._odd.setdefault(rows, [])
         outdated = size is not None and now - size.at > OUTDATED_ROUNDS
@@ -230,6 +235,11 @@ class RelativeCosts:
         # One that was outdated is certain again, also where its value is the old one.
         if outdated or self._measured <= FEW or abs(size.value - size.drawn) > 0.01 * size.drawn:
             self._valid_until = -1
+
+    def is_uncertain(self, rows: int, now: int) -> bool:
+        """Whether that size was not measured in this process, or long ago."""
+        size = self._sizes.get(_measured_as(rows))
+        return size is None or now - size.at > OUTDATED_ROUNDS
 
     def known(self, now: int) -> dict[int, float]:
         """V(n)/V(1) of the sizes known, as the curve has them."""
@@ -321,9 +331,15 @@ class CostCurve:
 
     @property
     def stale(self) -> bool:
-        """Whether a plain forward is due, to measure the baseline of as many threads as compute now."""
+        """Whether a plain forward is due, to measure the baseline of as many threads as compute now: also
+        after one of a size that is not known, to which no plain one was near. Many of these would take the
+        baseline along.
+        """
         if not self._plain:
             return self.known
+        drafted = self._last_rows > self._batch_size and self._pass_curve is None
+        if drafted and self._curve.is_uncertain(self._last_rows, self.rounds):
+            return True
         return self.rounds - self._plain[-1][0] >= STALE_ROUNDS
 
     @property

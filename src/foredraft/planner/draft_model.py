@@ -38,8 +38,11 @@ PATIENCE = 8
 PROBE_TOKENS = 4
 """Tokens of a probe."""
 
-MAX_WAIT = 64
-"""Rounds between two probes at most, for each plain round that has to be read for the next."""
+MAX_WAIT = 256
+"""Rounds between two probes at most, for each plain round that one takes: so they take 0.4 % of the time."""
+
+REFUSED = 8
+"""Rounds after which a probe is tried again that no budget covered."""
 
 CHUNK = 64
 """Tokens that such a drafter reads in one forward."""
@@ -72,11 +75,13 @@ class Offer(NamedTuple):
 
 class Beside(NamedTuple):
     """For a request, in plain rounds, before a costly drafter is asked: what the others' drafts are expected
-    to save, and what planning takes if no attempt is made anyway.
+    to save, what planning takes if no attempt is made anyway, and the budget that the next attempt of the
+    others needs.
     """
 
     saving: float = 0.0
     planning: float = 0.0
+    needed: float = 0.0
 
 
 def _rolling(most: int = _WINDOW) -> deque[float]:
@@ -158,14 +163,14 @@ class _Drafter:
         least = min(0.9, price + max(one_more - plain, 0.0) / curve.per_request)
         return least * min(1.0, median(self.modesty)) if self.modesty else 0.0
 
-    def back_off(self, reading: float) -> None:
-        """It is probed, which takes `reading` plain rounds besides: the next probe comes later."""
+    def back_off(self, cost: float) -> None:
+        """It is probed, which takes `cost` plain rounds: the next probe comes later."""
         self.misses += 1
-        self.wait = int(min(2 ** max(self.misses - PATIENCE, 0), MAX_WAIT) * max(1.0, reading))
+        self.wait = int(min(2 ** max(self.misses - PATIENCE, 0), MAX_WAIT) * cost)
 
     def found(self) -> None:
-        """It pays, or may: another probe may follow at once."""
-        self.wait, self.misses = 1, min(self.misses, PATIENCE)
+        """It pays: should it no longer, another probe may follow at once."""
+        self.wait, self.misses = 0, min(self.misses, PATIENCE)
 
     def behind(self, request: RequestView) -> int:
         """Chunks to be read before it can draft for the request; 0 where it nearly follows."""
@@ -202,6 +207,16 @@ class DraftModels:
         drafter = self._drafters.get(name)
         return drafter is None or not drafter.cheap
 
+    def resting(self, name: str) -> bool:
+        """Whether the drafter is not asked in the round that begins, whatever there is to gain: it does not
+        pay, and its next probe is not due. Called once in a round.
+        """
+        drafter = self._drafters.get(name)
+        if drafter is None or not drafter.wait:
+            return False
+        drafter.wait -= 1
+        return drafter.wait > 0
+
     def limits(
         self,
         name: str,
@@ -213,26 +228,24 @@ class DraftModels:
         """How far a costly drafter drafts for each request, None for not at all, as `purse` grants it."""
         drafter, share = self._drafters.setdefault(name, _Drafter()), curve.per_request
         price, reading = drafter.token_cost / share, self._reading(drafter, requests, curve)
-        wanted, leaving, least = self._wanted(drafter, requests, curve, beside, reading), drafter.needed, 0.0
+        wanted, least = self._wanted(drafter, requests, curve, beside, reading), 0.0
         probing = wanted is None
         if wanted is None:
-            wanted, leaving = self._probe(drafter, price, reading), RESERVE if drafter.priced else 0.0
+            wanted = self._probe(drafter, price, reading)
         else:
             least = drafter.least(price, curve)
         limits: list[DraftLimit | None] = []
         for request, tokens, read, it in zip(requests, wanted, reading, beside, strict=True):
-            granted = purse.grant(
-                name,
-                request,
-                tokens,
-                price,
-                fixed=it.planning + drafter.block_cost / share if drafter.priced else 0.0,
-                reading=read,
-                leaving=leaving,
-            )
+            fixed = it.planning + drafter.block_cost / share
+            leaving = RESERVE + it.needed if probing else drafter.needed
+            if not drafter.priced:
+                fixed = leaving = 0.0
+            granted = purse.grant(name, request, tokens, price, fixed=fixed, reading=read, leaving=leaving)
             limits.append(DraftLimit(granted, least) if granted else None)
             if granted and probing:
-                drafter.back_off(read)
+                drafter.back_off(fixed + granted * price + read)
+        if probing and not any(limits):
+            drafter.wait = REFUSED
         drafter.asked = [
             (request.id, len(request.tokens), drafter.behind(request) > 0)
             for request, limit in zip(requests, limits, strict=True)
@@ -271,12 +284,9 @@ class DraftModels:
         return wanted
 
     def _probe(self, drafter: _Drafter, price: float, reading: Sequence[float]) -> list[int]:
-        """Tokens for the request that costs least to read, if the back-off is over: one token before any was
-        measured.
-        """
+        """Tokens for the request that costs least to read: one token before any was measured."""
         wanted = [0] * len(reading)
-        drafter.wait -= 1
-        if drafter.wait <= 0 and reading:
+        if reading:
             affordable = int(RESERVE / price) if price else PROBE_TOKENS
             most = max(1, min(affordable, PROBE_TOKENS)) if drafter.tokens or not price else 1
             wanted[reading.index(min(reading))] = most
@@ -292,8 +302,6 @@ class DraftModels:
         drafter.offers.append(offer)
         if modesty is not None:
             drafter.modesty.append(modesty)
-        if drafter.attempts and offer.gain > median(drafter.attempts):  # another probe may follow at once
-            drafter.found()
 
     def _remaining(self, request: RequestView) -> float:
         """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now,

@@ -259,8 +259,9 @@ def test_requests_that_share_forwards_lose_no_more_together(
 
 
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate], max_examples=30)
-@given(with_heads, st.lists(st.integers(1, 500), min_size=1, max_size=5))
+@given(with_heads, st.lists(st.integers(1, 180), min_size=1, max_size=5))
 def test_nor_with_a_drafter_whose_tokens_take_time(world: World, lengths: list[int]) -> None:
+    """In fewer rounds than costs are valid for; for more see `test_nor_after_all_costs_are_outdated`."""
     for length in lengths:
         world.join(length)
         while world.running:
