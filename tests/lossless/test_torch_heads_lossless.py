@@ -150,9 +150,10 @@ def test_an_engine_finds_the_head_of_its_model(
         with Engine.load(path, speculate=setting, **options) as engine:
             answer = engine.generate(PROMPTS[1], SamplingParams(max_tokens=60, ignore_eos=True))
             texts.append(answer.tokens)
-            features = engine.model.capabilities.features
+            features, drafters = engine.model.capabilities.features, engine.setup.drafters.names
     assert texts[0] == texts[1]
     assert answer.speculation.exact
     assert features == (("next",) if head is None else ("layer:1", "layer:2", "layer:3"))
-    told = answer.speculation.drafters["heads"]
-    assert speculate == "auto" or told.accepted > 20  # auto may find that nothing pays here
+    assert "heads" in drafters
+    if speculate != "auto":  # which may find that nothing pays here
+        assert answer.speculation.drafters["heads"].accepted > 20

@@ -74,7 +74,8 @@ def test_it_agrees_with_the_reference_reader(tiny: Path) -> None:
         expected = reader.fields[key].contents()
         if isinstance(value, Array):
             assert value.length == len(expected)
-            assert list(value.head) == expected[: gguf_native.ARRAY_HEAD]
+            read = gguf_native.ARRAY_SHOWN if value.type == "str" else gguf_native.ARRAY_HEAD
+            assert list(value.head) == expected[:read]
         else:
             assert value == expected
 

@@ -19,7 +19,7 @@ from command_line import Command, Ran
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.cli import draft_make, paths
 from foredraft.draft.make import job
-from foredraft.draft.make.judge import Judgement, judge
+from foredraft.draft.make.judge import Judgement
 from foredraft.draft.make.sizes import Sizes
 from foredraft.draft.make.write import HeadFacts, write_gguf
 from foredraft.draft.result import Result
@@ -87,7 +87,7 @@ def test_a_head_that_does_not_pay_is_not_installed(
     foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A head of no training: it says why, and where the head lies."""
-    monkeypatch.setattr(judge, "LEAST_PLACES", 1)
+    monkeypatch.setattr("foredraft.draft.make.judge.LEAST_PLACES", 1)
     monkeypatch.setattr(Result, "uses", False)
     ran = made(foredraft, model, prompts)
     assert ran.code == 0, ran.err
@@ -101,7 +101,7 @@ def test_a_head_that_does_not_pay_is_not_installed(
 def test_a_head_that_pays_is_installed_if_that_is_known_of_enough_places(
     foredraft: Command, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch, enough: bool
 ) -> None:
-    monkeypatch.setattr(judge, "LEAST_PLACES", 1 if enough else 10_000)
+    monkeypatch.setattr("foredraft.draft.make.judge.LEAST_PLACES", 1 if enough else 10_000)
     monkeypatch.setattr(Result, "uses", True)
     ran = made(foredraft, model, prompts)
     assert ran.code == 0, ran.err
