@@ -322,9 +322,10 @@ def test_nor_where_they_share_forwards(world: World, arrivals: list[tuple[int, i
             reading=st.sampled_from([0.01, 0.05, 0.2]),
         ),
     ),
-    st.lists(st.tuples(st.integers(1, 300), st.sampled_from([3, 300, 3000])), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(1, 120), st.sampled_from([3, 300, 3000])), min_size=1, max_size=8),
 )
 def test_reading_is_paid_from_what_others_left(world: World, requests: list[tuple[int, int]]) -> None:
+    """In fewer rounds than costs are valid for."""
     for length, prompt in requests:
         world.join(length, prompt)
         while world.running:
