@@ -199,7 +199,7 @@ class World:
 
 
 def share(world: World, arrivals: Sequence[tuple[int, int]]) -> None:
-    """Requests that join so many rounds before the next, each of so many tokens, to their ends."""
+    """Run requests to their ends; `arrivals`: (rounds until the next one joins, tokens of the answer)."""
     for after, length in arrivals:
         world.join(length)
         for _ in range(after):

@@ -98,7 +98,7 @@ class DFlashHead(NativeHead):
         self._check(lib.llama_decode(self._context, filled))
 
     def _size(self, count: int) -> int:
-        """Rows of a block that drafts so many tokens."""
+        """Rows of a block that drafts `count` tokens."""
         return count if self._file.anchored else count + 1
 
     def _block_rows(self, pairs: Sequence[Pairs], count: int) -> Logits:
