@@ -1,0 +1,1 @@
+"""More than one process and more than one machine, with engines of other projects: Ray Serve and vLLM."""
