@@ -1,0 +1,60 @@
+"""`foredraft rpc-server` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from foredraft.backends.llamacpp.native import rpc_build
+
+READY = re.compile(r"^Serving RPC on (\S+)\. ")
+
+needs_library = pytest.mark.skipif(
+    not rpc_build.is_current(), reason="llama.cpp's RPC backend is not compiled here: foredraft rpc-build"
+)
+
+
+@contextmanager
+def rpc_server(
+    cache: Path, *arguments: str, before: Sequence[str] = ()
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Its address, and the process. `before`: the command that runs it, such as in a network namespace."""
+    command = [*before, sys.executable, "-m", "foredraft", "rpc-server", "--threads", "1"]
+    process = subprocess.Popen(
+        [*command, *(arguments or ("--port", "0"))],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "FOREDRAFT_CACHE": str(cache)},
+    )
+    assert process.stderr is not None
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if found := READY.match(line):
+                yield found[1], process
+                return
+        pytest.fail(f"the RPC server did not start:\n{said}")
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stderr.close()
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """Its processes that serve clients, or wait for them."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
+            if int(parent) == process.pid:
+                found.append(int(stat.parent.name))
+    return found
