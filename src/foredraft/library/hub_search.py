@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from json import JSONDecodeError
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from foredraft.errors import BackendError, ForedraftError, quoted
 from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS
 from foredraft.library.hub import look_up, not_the_hub
 from foredraft.library.hub_errors import translated, transport_error
-from foredraft.library.hub_gguf import choose_gguf, gguf_files
+from foredraft.library.hub_gguf import choose_gguf, gguf_files, vision_of
 from foredraft.library.hub_safetensors import has_safetensors
 from foredraft.library.repository import SAFETENSORS, SUFFIX
 from foredraft.library.stored import quantization_of
 from foredraft.library.transfer import TIMEOUT_S, Snapshot
 
 AT_ONCE = 8
-"""Seconds of waiting for the Hub."""
+"""Repositories that are looked up at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A model that can be pulled: its name after the colon ("Q4_K_M"), and the total bytes of its files."""
+    """A model that can be pulled: its name after the colon ("Q4_K_M"), and the total bytes of its files, that
+    of its vision included.
+    """
 
     name: str
     size_bytes: int
@@ -59,9 +62,50 @@ def search(
     """
     with translated(f"the search for {quoted(query)}", purpose="Searching the Hub", again=""):
         rows = _listed(query, limit, safetensors=safetensors, endpoint=endpoint, token=token)
-    found = partial(_found, safetensors=safetensors, endpoint=endpoint, token=token)
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        return list(threads.map(found, rows))
+
+    def found(row: dict[str, object]) -> FoundModel:
+        return _found(row, safetensors=safetensors, endpoint=endpoint, token=token)
+
+    return _side_by_side(found, rows)
+
+
+def _side_by_side(
+    found: Callable[[dict[str, object]], FoundModel], rows: Sequence[dict[str, object]]
+) -> list[FoundModel]:
+    """What is found for each row. The first error ends it: no more rows are begun, and threads that wait for
+    the Hub hold up neither the caller nor the end of the process, as those of an executor would.
+    """
+    todo, done = SimpleQueue[int](), SimpleQueue[tuple[int, FoundModel | Exception]]()
+    for number in range(len(rows)):
+        todo.put(number)
+
+    def work() -> None:
+        while True:
+            try:
+                number = todo.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((number, found(rows[number])))
+            except Exception as error:  # noqa: BLE001 - the caller raises it
+                _empty(todo)
+                done.put((number, error))
+
+    for _ in range(min(AT_ONCE, len(rows))):
+        Thread(target=work, name="foredraft-hub", daemon=True).start()
+    results: dict[int, FoundModel] = {}
+    for _ in rows:
+        number, result = done.get()
+        if isinstance(result, Exception):
+            raise result
+        results[number] = result
+    return [results[number] for number in range(len(rows))]
+
+
+def _empty(queue: SimpleQueue[int]) -> None:
+    with suppress(Empty):
+        while True:
+            queue.get_nowait()
 
 
 def _listed(
@@ -112,11 +156,14 @@ def _found(
 def _ggufs(snapshot: Snapshot) -> list[Variant]:
     """All quantisations, the default one first."""
     names = [quantization_of(Path(file.name).stem) or file.name for file in gguf_files(snapshot)]
-    variants = [
-        Variant(name, sum(file.size for file in choose_gguf(snapshot, name))) for name in dict.fromkeys(names)
-    ]
+    variants = [Variant(name, _size(snapshot, name)) for name in dict.fromkeys(names)]
     preferred = {name: rank for rank, name in enumerate(PREFERRED_QUANTIZATIONS)}
     return sorted(variants, key=lambda variant: preferred.get(variant.name, len(preferred)))
+
+
+def _size(snapshot: Snapshot, quantization: str) -> int:
+    files = choose_gguf(snapshot, quantization)
+    return sum(file.size for file in (*files, *vision_of(snapshot, files[0])))
 
 
 def _safetensors(snapshot: Snapshot) -> list[Variant]:

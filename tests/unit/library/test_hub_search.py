@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 
 import pytest
 
@@ -33,7 +35,7 @@ def hub(empty_hub: Hub) -> Hub:
 def test_what_is_found_has_downloads_and_sizes(hub: Hub) -> None:
     assert search("tiny gguf", endpoint=hub.endpoint) == [
         FoundModel("other/Tiny-One-GGUF", 5678, [Variant("model.gguf", 7)], gated=False),
-        FoundModel("owner/Tiny-GGUF", 1234, [Variant("Q4_K_M", 2000), Variant("Q8_0", 3000)], gated=False),
+        FoundModel("owner/Tiny-GGUF", 1234, [Variant("Q4_K_M", 2010), Variant("Q8_0", 3010)], gated=False),
     ]
 
 
@@ -68,6 +70,7 @@ def test_offline() -> None:
     with pytest.raises(BackendError, match="connection to the Hub failed") as caught:
         search("tiny", endpoint="http://127.0.0.1:9")
     assert caught.value.hint == "Check the network."
+    assert "Errno" not in caught.value.message
 
 
 def test_offline_by_choice(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,3 +90,33 @@ def test_without_the_hub_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingDependencyError, match="Searching the Hub needs"):
         search("tiny")
+
+
+def test_a_hub_that_hangs_is_asked_by_threads_that_hold_up_nothing(hub: Hub) -> None:
+    hub.hang_on = "/api/models/owner/Tiny-GGUF"
+    results: list[object] = []
+    caller = threading.Thread(target=lambda: results.append(search("tiny", endpoint=hub.endpoint)))
+    caller.start()
+    while hub.hang_on not in [path for path, _ in hub.requests]:
+        time.sleep(0.01)
+    asking = [thread for thread in threading.enumerate() if thread.name == "foredraft-hub"]
+    assert asking
+    assert all(thread.daemon for thread in asking)
+    hub.go_on.set()
+    caller.join(20)
+    assert len(results) == 1
+
+
+def test_after_an_error_no_more_repositories_are_asked_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": f"owner/n-{number}"} for number in range(50)]
+    asked: list[object] = []
+
+    def fails(row: dict[str, object], **_options: object) -> FoundModel:
+        asked.append(row["id"])
+        raise BackendError("no connection")
+
+    monkeypatch.setattr("foredraft.library.hub_search._listed", lambda *_args, **_options: rows)
+    monkeypatch.setattr("foredraft.library.hub_search._found", fails)
+    with pytest.raises(BackendError, match="no connection"):
+        search("tiny", endpoint=hub.endpoint)
+    assert len(asked) <= 16

@@ -1,1 +1,1 @@
-"""The status page at GET /. `status` combines its parts into one file."""
+"""The page at GET / and the API document at GET /docs. The page is written in `page/`; Vite builds `app`."""

@@ -1,0 +1,1 @@
+function e(e){setTimeout(()=>{let t=document.activeElement;t&&t!==document.body||e()?.focus()})}function t(...t){e(()=>{for(let e of[...t,`#content`]){let t=document.querySelector(e);if(t)return t}return null})}function n(e,t){return`[${e}="${CSS.escape(t)}"]`}export{e as n,n as r,t};

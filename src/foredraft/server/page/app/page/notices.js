@@ -1,0 +1,1 @@
+import{k as e}from"./basics.js";var t=[`stopped_by_admin`,`stopped_by_owner`];function n(n,r){let i=t.find(e=>e===r);return i?e(`shell.notice_${i}`):n}export{n as t};

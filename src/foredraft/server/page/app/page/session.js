@@ -1,0 +1,1 @@
+import{R as e,m as t}from"./basics.js";var n=e(null);async function r(){n.value=await t(`console/session`)}function i(){return n.value?.admin??!1}export{r as n,n as r,i as t};

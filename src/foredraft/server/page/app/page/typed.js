@@ -1,0 +1,1 @@
+function e(e){let t=e.trim().replace(/^([-+]?\d*),(\d+)$/,`$1.$2`);return/^[-+]?(\d+\.?\d*|\.\d+)$/.test(t)?Number(t):null}export{e as t};
