@@ -73,6 +73,11 @@ class Times:
     accepted: int = 0
 
 
+def model_free() -> list[str]:
+    """The drafters without a network."""
+    return [name for name in drafter_names() if name not in ("draft-model", "heads")]
+
+
 def new_drafter(name: str, *, trees: bool) -> Drafter:
     return create_drafter(
         Stage(name, OPTIONS.get(name, {})), drafter_context(FakeModel(VOCABULARY, trees=trees))
@@ -155,7 +160,7 @@ def main() -> None:
     print(
         f"{'drafter':<16}{'draft µs':>10}{'hit µs':>9}{'observe µs':>12}{'start ms':>10}{'MB':>8}{'hit %':>8}"
     )
-    for name in arguments.drafters or [name for name in drafter_names() if name != "draft-model"]:
+    for name in arguments.drafters or model_free():
         try:
             result = measure(name, text, arguments.tokens, trees=arguments.trees)
         except ModuleNotFoundError as exc:

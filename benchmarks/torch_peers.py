@@ -85,7 +85,7 @@ def load_sides(
     tokenizer = ours[0].engine.model.tokenizer
 
     def encode(messages: Messages) -> list[int]:
-        return encode_chat(tokenizer, messages)
+        return encode_chat(tokenizer, messages).tokens
 
     model, assistant = (load_transformers(folder, args.dtype, gpu=args.gpu) for folder in (weights, draft))
     theirs: list[Side] = [

@@ -1,5 +1,6 @@
-"""The clients that people use, against a server on the default model: whole answers, streams, tools,
-structured output and errors of each. Their versions are pinned; each kind is installed where nothing else is.
+"""The clients that people use, against a server on the default model and small ones that think, see, embed
+and rerank: whole answers, streams, tools, structured output and errors of each, and what else it has. Their
+versions are pinned; each kind is installed where nothing else is.
 """
 
 from __future__ import annotations
@@ -10,15 +11,32 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
+import embedder_factory
+import gguf_factory
+import gguf_vision
+from thinking_cases import DEEPSEEK
+
 CLIENTS = Path(__file__).parent / "clients"
-PYTHON = ("openai", "anthropic", "litellm", "langchain", "instructor", "pydanticai")
+PYTHON = {
+    "openai": "requirements.txt",
+    "anthropic": "requirements.txt",
+    "litellm": "requirements.txt",
+    "langchain": "requirements.txt",
+    "langchainanthropic": "requirements.txt",
+    "llamaindex": "requirements.txt",
+    "instructor": "requirements.txt",
+    "pydanticai": "requirements.txt",
+    "llm": "requirements-llm.txt",
+}
+"""Each client, and what is installed for it: some cannot stand beside others."""
 NODE = (
     "openai",
     "@anthropic-ai/sdk",
@@ -30,6 +48,52 @@ NODE = (
     "@openai/agents chat",
 )
 CASES = ("whole", "stream", "tools", "structured", "errors")
+"""What every client has."""
+
+SHOWS = ("thinking", "images", "cancel")
+MORE = {
+    "openai": (*SHOWS, "embeddings"),
+    "anthropic": SHOWS,
+    "litellm": (*SHOWS, "embeddings", "rerank"),
+    "langchain": (*SHOWS, "embeddings"),
+    "langchainanthropic": SHOWS,
+    "llamaindex": (*SHOWS, "embeddings"),
+    "llm": (*SHOWS, "embeddings"),
+}
+MORE_OF_NODE = {
+    "openai": (*SHOWS, "embeddings"),
+    "@anthropic-ai/sdk": SHOWS,
+    "@ai-sdk/openai-compatible": (*SHOWS, "embeddings"),
+    "@ai-sdk/openai": (*SHOWS, "embeddings"),
+    "@ai-sdk/openai chat": ("images", "cancel", "embeddings"),
+    "@ai-sdk/anthropic": SHOWS,
+}
+"""What some have beside that."""
+
+SETTINGS = """\
+default_model = "default"
+
+[models.default]
+path = "SmolLM2-135M-Instruct"
+aliases = ["gpt-4o", "claude-opus-4-8", "x"]
+context_length = 2048
+
+[models.thinking]
+path = "thinking.gguf"
+
+[models.thinking.sampling]
+reasoning_budget = 12
+
+[models.seeing]
+path = "seeing/tiny-qwen2vl.gguf"
+
+[models.embedder]
+path = "embedder.gguf"
+aliases = ["text-embedding-3-small"]
+
+[models.reranker]
+path = "reranker.gguf"
+"""
 MOST_S = 3600.0
 """Seconds for all cases of one client: a fault is one that never ends."""
 
@@ -38,9 +102,17 @@ pytestmark = pytest.mark.model
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server on the default model."""
+    """A server on the default model and some that are made here."""
+    folder = tmp_path_factory.mktemp("models")
+    gguf_factory.tiny_llama(folder / "thinking.gguf", ctx_train=2048, chat_template=DEEPSEEK)
+    gguf_vision.qwen2vl(folder / "seeing")
+    embedder_factory.bert_gguf(folder / "embedder.gguf", embedder_factory.bert())
+    reranker = embedder_factory.bert("BertForSequenceClassification", num_labels=1)
+    embedder_factory.bert_gguf(folder / "reranker.gguf", reranker, gguf.PoolingType.RANK)
+    (folder / "settings.toml").write_text(SETTINGS)
     environment = {**os.environ, "FOREDRAFT_CACHE": str(tmp_path_factory.mktemp("cache"))}
-    command = [sys.executable, "-m", "foredraft", "serve", "--port", "0", "--ctx", "2048", "--quiet"]
+    command = [sys.executable, "-m", "foredraft", "serve", "--port", "0", "--quiet"]
+    command += ["--config", str(folder / "settings.toml")]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert server.stderr is not None
     try:
@@ -54,14 +126,19 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """How Python's clients are run, in an environment of their own."""
-    folder = tmp_path_factory.mktemp("python")
-    venv.create(folder, with_pip=True)
-    interpreter = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    needed = str(CLIENTS / "python" / "requirements.txt")
-    subprocess.run([interpreter, "-m", "pip", "install", "-q", "-r", needed], check=True)
-    return [str(interpreter), str(CLIENTS / "python" / "clients.py")]
+def python(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[str]]:
+    """How a client in Python is run, in an environment that is made for what it needs."""
+
+    @cache
+    def interpreter(needed: str) -> str:
+        folder = tmp_path_factory.mktemp("python")
+        venv.create(folder, with_pip=True)
+        program = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+        wanted = str(CLIENTS / "python" / needed)
+        subprocess.run([program, "-m", "pip", "install", "-q", "-r", wanted], check=True)
+        return str(program)
+
+    return lambda client: [interpreter(PYTHON[client]), str(CLIENTS / "python" / "clients.py")]
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +165,21 @@ def _said(command: tuple[str, ...]) -> dict[str, Any]:
     return {line["case"]: line["error"] for line in lines} or {"nothing": done.stderr[-2000:]}
 
 
-def check(said: dict[str, Any], case: str) -> None:
-    assert set(CASES) == set(said), said
+def check(said: dict[str, Any], case: str, cases: Collection[str]) -> None:
+    assert set(cases) == set(said), said
     assert said[case] is None, said[case]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("client", PYTHON)
-def test_clients_in_python(url: str, python: list[str], client: str, case: str) -> None:
-    check(_said((*python, url, client)), case)
+def each(clients: Iterable[str], more: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Each client with each of its cases."""
+    return [(client, case) for client in clients for case in (*CASES, *more.get(client, ()))]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("client", NODE)
+@pytest.mark.parametrize(("client", "case"), each(PYTHON, MORE))
+def test_clients_in_python(url: str, python: Callable[[str], list[str]], client: str, case: str) -> None:
+    check(_said((*python(client), url, client)), case, (*CASES, *MORE.get(client, ())))
+
+
+@pytest.mark.parametrize(("client", "case"), each(NODE, MORE_OF_NODE))
 def test_clients_in_node(url: str, node: list[str], client: str, case: str) -> None:
-    check(_said((*node, url, client)), case)
+    check(_said((*node, url, client)), case, (*CASES, *MORE_OF_NODE.get(client, ())))

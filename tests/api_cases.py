@@ -142,9 +142,13 @@ def message_folded(reply: httpx.Response) -> Any:
             content.append(event["content_block"])
             pieces = []
         elif event["type"] == "content_block_delta":
-            pieces.append(event["delta"].get("text") or event["delta"].get("partial_json"))
-        elif event["type"] == "content_block_stop" and content[-1]["type"] == "text":
-            content[-1]["text"] = "".join(pieces)
+            delta = event["delta"]
+            if delta["type"] == "signature_delta":
+                content[-1]["signature"] = delta["signature"]
+            else:
+                pieces.append(delta.get("text") or delta.get("thinking") or delta.get("partial_json"))
+        elif event["type"] == "content_block_stop" and content[-1]["type"] in ("text", "thinking"):
+            content[-1][content[-1]["type"]] = "".join(pieces)
         elif event["type"] == "content_block_stop":
             whole = "".join(pieces)
             content[-1]["input"] = json.loads(whole) if is_json(whole) else {}

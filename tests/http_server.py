@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import string
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -15,11 +16,15 @@ import openai
 import uvicorn
 
 from foredraft import Engine
-from foredraft.server.app import Reload, build_app
+from foredraft.embedding import Embedder
+from foredraft.server.app import build_app
 from foredraft.server.connection import Connection
-from foredraft.server.pool import ModelPool
-from foredraft.server.settings import ModelSettings, SamplingDefaults, ServerSettings
-from foredraft.testing import FakeModel, LogitsFunction, markov_logits
+from foredraft.server.console.parts import Parts
+from foredraft.server.pool import Embedders, ModelPool
+from foredraft.server.settings import AdapterSettings, ModelSettings, SamplingDefaults, ServerSettings
+from foredraft.server.taking import Reload
+from foredraft.server.telemetry import Telemetry
+from foredraft.testing import FakeModel, FakeVision, LogitsFunction, markov_logits
 from foredraft.types import Logits
 
 LETTERS = [ord(letter) for letter in string.ascii_lowercase + " "]
@@ -71,6 +76,14 @@ class Running:
     engines: dict[str, Engine] = field(default_factory=dict)
 
 
+def embedders_of(made: Mapping[str, Embedder]) -> Embedders:
+    """These embedders, by their models' paths; all other models generate."""
+    return Embedders(
+        lambda model: made[model.path].traits.kind if model.path in made else "generative",
+        lambda model: made[model.path],
+    )
+
+
 @contextmanager
 def serving(
     *names: str,
@@ -78,32 +91,55 @@ def serving(
     script: str | None = None,
     reload: Reload | None = None,
     settings: ServerSettings | None = None,
+    embedders: Mapping[str, Embedder] | None = None,
     sampling: SamplingDefaults | None = None,
     recommended: Mapping[str, float] | None = None,
+    console: Parts | None = None,
+    telemetry: Telemetry | None = None,
+    allow_public: bool = False,
+    model: Callable[[], FakeModel] | None = None,
+    adapters: tuple[AdapterSettings, ...] = (),
+    around: Callable[[Any], Any] = lambda app: app,
+    sees: bool = False,
     **options: int | float,
 ) -> Iterator[Running]:
-    """A server with a model for each name ("fake" if none), stopped at the end.
+    """A server with a model for each name ("fake" if none), and the embedders by their names, stopped at the
+    end.
 
-    `recommended` is what the models' files say about sampling.
+    `adapters` are those of every model, which has to have them. `recommended` is what the models' files say
+    about sampling; `model` makes the models, and `around` wraps the application. `sees`: the models see
+    images.
     """
     running = Running("")
 
-    def load(model: ModelSettings) -> Engine:
-        made = writing_model(**options) if script is None else FakeModel(258, logits=scripted_logits(script))  # type: ignore[arg-type]
+    def make() -> FakeModel:
+        if model is not None:
+            return model()
+        return writing_model(**options) if script is None else FakeModel(258, logits=scripted_logits(script))  # type: ignore[arg-type]
+
+    def load(settings: ModelSettings) -> Engine:
+        made = make()
         made.info = replace(made.info, recommended=recommended or {})
+        if sees:
+            made.vision = FakeVision()
         engine = Engine(made)
-        engine.set_speculation(model.speculation())
-        running.engines[model.path] = engine
+        engine.set_speculation(settings.speculation())
+        running.engines[settings.path] = engine
         return engine
 
     models = {
-        name: ModelSettings(path=name, speculate=speculate, sampling=sampling or SamplingDefaults())
+        name: ModelSettings(
+            path=name, speculate=speculate, adapters=adapters, sampling=sampling or SamplingDefaults()
+        )
         for name in names or ("fake",)
     }
-    pool = ModelPool(replace(settings or ServerSettings(), models=models), load)
-    app = build_app(pool, reload=reload)
+    models |= {name: ModelSettings(path=name) for name in embedders or ()}
+    pool = ModelPool(
+        replace(settings or ServerSettings(), models=models), load, embedders=embedders_of(embedders or {})
+    )
+    app = build_app(pool, reload=reload, console=console, telemetry=telemetry, allow_public=allow_public)
     config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, http=Connection, log_level="error", ws="none", access_log=False
+        around(app), host="127.0.0.1", port=0, http=Connection, log_level="error", ws="none", access_log=False
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)

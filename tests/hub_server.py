@@ -32,9 +32,10 @@ LARGE = 1000
 @dataclass
 class Hub:
     """The server's contents and conduct. `drop_after`: for each download to come, the bytes after which its
-    connection ends; `refuse_downloads`: the status for each of them, with the Hub's name of the error in
-    `refuse_with`; `listing`: what a search gets in place of the truth; `requests`: method, path and Range
-    header of every request so far.
+    connection ends; `hold_after`: the bytes after which a download waits for `go_on`; `hang_on`: the
+    path that is not answered before `go_on`; `refuse_downloads`: the
+    status for each of them, with the Hub's name of the error in `refuse_with`; `listing`: what a search gets
+    in place of the truth; `requests`: method, path and Range header of every request so far.
     """
 
     endpoint: str = ""
@@ -42,6 +43,9 @@ class Hub:
     downloads_of: dict[str, int] = field(default_factory=dict)
     listing: bytes | None = None
     drop_after: list[int] = field(default_factory=list)
+    hold_after: int | None = None
+    hang_on: str = ""
+    go_on: threading.Event = field(default_factory=threading.Event)
     refuse_downloads: int = 0
     refuse_with: str = ""
     damage: bool = False
@@ -99,6 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.contents.requests.append((path, self.headers.get("Range")))
+        if path == self.contents.hang_on:
+            self.contents.go_on.wait(20)
         if path == "/api/models":
             self._list(parse_qs(urlsplit(self.path).query))
         elif path.startswith("/api/models/"):
@@ -159,6 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
+        hold = self.contents.hold_after
+        if hold is not None and "/resolve/" in self.path:
+            self.wfile.write(body[:send][:hold])
+            self.wfile.flush()
+            self.contents.go_on.wait(20)
+            body = body[:send][hold:]
         self.wfile.write(body[:send])
 
 

@@ -50,6 +50,8 @@ def reaching(model: str) -> dict[str, Any]:
         fields |= {name: values for name, values in _FEW.items() if name in fields}
         if "model" in fields:
             fields["model"] = {"const": model}
+    schemas["EmbeddingRequest"]["properties"] |= _EMBEDDING
+    schemas["RerankRequest"]["properties"] |= _RERANKING
     for path in narrow["paths"].values():
         for operation in path.values():
             for parameter in operation.get("parameters", ()):
@@ -62,6 +64,7 @@ def reaching(model: str) -> dict[str, Any]:
 
 _HARDLY_VALID = {
     *("grammar", "regex", "tools", "tool_choice", "parallel_tool_calls", "response_format", "prediction"),
+    *("continue_final_message", "add_generation_prompt"),
     *("suffix", "best_of", "echo", "stream_options", "top_logprobs", "min_tokens", "metadata"),
 }
 _TOKEN = {"type": "integer", "minimum": 0, "maximum": 255}
@@ -81,6 +84,16 @@ _FEW = {
     "speculate": {"enum": ["auto", "off", 0, 3]},
     "repetition_penalty": {"type": "number", "minimum": 0.5, "maximum": 2},
 }
+EMBEDDER, RERANKER = "fake-embedder", "fake-reranker"
+_DIMENSIONS = {"type": "integer", "minimum": 1, "maximum": 4}
+_TEXTS = {"type": "array", "items": _WORDS, "minItems": 1, "maxItems": 3}
+_EMBEDDING = {
+    "model": {"const": EMBEDDER},
+    "input": {"anyOf": [_WORDS, _TEXTS, _TOKENS]},
+    "dimensions": _DIMENSIONS,
+    "prompt_name": {"type": "null"},
+}
+_RERANKING = {"model": {"const": RERANKER}, "query": _WORDS, "documents": _TEXTS}
 _MESSAGE = {"role": {"enum": ["user", "assistant"]}, "content": _WORDS}
 _MESSAGES = {
     "type": "array",
@@ -108,7 +121,9 @@ def operations(kind: str, model: str) -> dict[str, APIOperation[Any, Any, Any, A
 
 
 def attacks(model: str) -> list[Attack]:
-    """One that fits for every operation, and all three for those that take a body."""
+    """One that fits for every operation, and all three for those that take a body; one that reaches the model
+    also where its name is in the path, and none for the console, which has little to do with models.
+    """
     every = operations("fitting", model)
     kinds = ("fitting", "misfitting", "reaching")
     return [
@@ -116,6 +131,7 @@ def attacks(model: str) -> list[Attack]:
         for name, made in every.items()
         for kind in kinds
         if made.body or kind == "fitting" or (kind == "reaching" and "{" in name)
+        if kind != "reaching" or "/console/" not in name
     ]
 
 

@@ -49,3 +49,12 @@ def cached(cache: Path, repository: str, files: dict[str, bytes], *, commit: str
         link.symlink_to(blob)
     put(folder / "refs" / "main", commit.encode())
     return snapshot
+
+
+def llamacpp(cache: Path, repository: str, model: str, mmproj: str = "") -> Path:
+    """Adds a repository's files and their manifest to llama.cpp's own cache; the model's file."""
+    names = {"ggufFile": model} | ({"mmprojFile": mmproj} if mmproj else {})
+    manifest = json.dumps({key: {"rfilename": name} for key, name in names.items()}).encode()
+    put(cache / f"manifest={repository.replace('/', '=')}=latest.json", manifest)
+    files = [put(cache / f"{repository}_{name}".replace("/", "_")) for name in names.values()]
+    return files[0]

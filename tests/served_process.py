@@ -24,18 +24,22 @@ threads = 1
 
 # a comment that stays
 """
-READY = re.compile(r" on (http://\S+?)/v1$")
+READY = re.compile(r"^Serving .* on (http://\S+?)/v1$|^Serving (http://\S+?)/v1, but")
 
 
 @contextmanager
 def served(settings: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server in a process of its own: its address, and the process."""
-    command = [sys.executable, "-m", "foredraft", "serve", "--config", str(settings), "--port", "0"]
+    """A server in a process of its own: its address, and the process. Without a file of settings it works in
+    the folder where that would be.
+    """
+    command = [sys.executable, "-m", "foredraft", "serve", "--port", "0"]
+    command += ["--config", str(settings)] if settings.exists() else []
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=settings.parent,
         env={**os.environ, "FOREDRAFT_CACHE": str(cache)},
     )
     assert process.stdout is not None
@@ -46,7 +50,7 @@ def served(settings: Path, cache: Path) -> Iterator[tuple[str, subprocess.Popen[
             said.append(line)
             if found := READY.search(line.rstrip()):
                 reader.start()  # a full pipe would stop the server
-                yield found[1], process
+                yield found[1] or found[2], process
                 return
         pytest.fail("the server did not start:\n" + "".join(said))
     finally:

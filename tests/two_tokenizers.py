@@ -46,7 +46,7 @@ class WordTokenizer:
             return [*self.encode(head), self.separator, *self.encode(tail, special=True)]
         return self.cut(text.encode())
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         return self.encode(text, special=True, add_bos=True)
 
     def cut(self, raw: bytes) -> list[int]:

@@ -64,7 +64,13 @@ VALID: dict[str, list[dict[str, Any]]] = {
             "tool_choice": {"type": "function", "function": {"name": "f"}},
             "parallel_tool_calls": False,
             "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {"include_usage": True, "include_origins": True},
+        },
+        {
+            "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "well"}],
+            "max_tokens": 4,
+            "continue_final_message": True,
+            "add_generation_prompt": False,
         },
     ],
     "/v1/completions": [

@@ -286,3 +286,24 @@ def test_close_may_be_called_twice(name: str) -> None:
     started(drafter, LOOP * 3)
     drafter.close()
     drafter.close()
+
+
+@by_name
+def test_a_thought_that_the_next_turn_drops(name: str) -> None:
+    """A template leaves the thought out of the history: what follows is drafted as from the shorter text."""
+    thought, answer, question = [20, 21, 22, 20, 21, 23] * 4, LOOP * 2, [25, 26]
+    edited, fresh = new(name), new(name)
+    request = started(edited, question, prediction=LOOP * 6)
+    play(edited, request, [*thought, *answer])
+    change(edited, request, len(question), [*answer, *question, *LOOP[:6]])
+    same = RequestView(1, list(request.tokens), prompt_length=len(question), prediction=tuple(LOOP * 6))
+    fresh.start(same)
+    compute(fresh, same, 0)
+    drafts = play(edited, request, LOOP[6:] + LOOP * 2)
+    for found in drafts:
+        check(found, name, 16)
+    again = play(fresh, same, LOOP[6:] + LOOP * 2)
+    assert request.tokens == same.tokens
+    assert drafts[-1] is not None
+    if name not in (LEARNED | POOLED | RETURNING):
+        assert [it and it.tokens for it in drafts] == [it and it.tokens for it in again]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from constrained_drafters import PLANNERS, STAGES, Drafters
 from foredraft import Constraint, Engine, SamplingParams
 from foredraft.config import Stage
-from foredraft.engine.speculation import AUTO_STAGES
 from foredraft.errors import RequestError
-from foredraft.planner import StaticPlanner
-from foredraft.protocols import Drafter, Model, Planner
-from foredraft.registry import create_drafter
-from foredraft.sampling.constraint import compile_constraint
-from foredraft.sampling.coupled import CoupledSampler
-from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, drafter_context, markov_logits
-from foredraft.types import Completion, Draft, FinishReason, Logits, VerifyRule
+from foredraft.testing import FakeModel, ScriptedDrafter, assert_lossless, markov_logits
+from foredraft.types import Completion, FinishReason, Logits, VerifyRule
 from matrix import matrix
-from planner_doubles import auto_planner
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -67,46 +61,11 @@ def draft_logits(prefix: Sequence[int]) -> Logits:
     return mixed
 
 
+DRAFTERS = Drafters(draft_logits, [*b'{}[]",: abcdefghotx0123', 256, 257, 200])
+
+
 def target() -> FakeModel:
     return FakeModel(logits=LANGUAGE, sequences=4, context_length=1024)
-
-
-def make(stage: Stage, model: Model) -> Drafter:
-    """A drafter with what the engine gives it."""
-    tokenizer = model.tokenizer
-
-    def load(path: str, *, sequences: int, context_length: int) -> Model:
-        return FakeModel(logits=draft_logits, sequences=sequences, context_length=context_length, name=path)
-
-    sampler = CoupledSampler(
-        258, tokenizer.end_tokens, lambda constraint: compile_constraint(constraint, tokenizer)
-    )
-    return create_drafter(stage, replace(drafter_context(model), sampler=sampler, load_model=load))
-
-
-def noise(tokens: Sequence[int]) -> Draft:
-    """A tree of guesses, nearly all of them forbidden: deterministic, and different at every length."""
-    rng = np.random.default_rng(len(tokens))
-    guesses = tuple(int(token) for token in rng.choice([*b'{}[]",: abcdefghotx0123', 256, 257, 200], 9))
-    return Draft(guesses, "noise", parents=(-1, -1, -1, 0, 1, 2, 3, 4, 5))
-
-
-def noisy(model: Model) -> list[Drafter]:
-    return [ScriptedDrafter(noise, name="noise")]
-
-
-STAGES = {
-    "grammar": [Stage("grammar")],
-    "suffix": [Stage("suffix")],
-    "n-grams": [
-        Stage("ngram-simple", {"n": "2", "m": "5"}),
-        Stage("ngram-mod", {"n": "2", "min": "0", "max": "5"}),
-    ],
-    "recycle": [Stage("recycle", {"min-p": "0"})],
-    "draft-model": [Stage("draft-model", {"model": "small", "max": "5"})],
-    "auto": list(AUTO_STAGES),
-}
-PLANNERS: dict[str, Callable[[], Planner]] = {"static": StaticPlanner, "auto": auto_planner}
 
 
 def matches(constraint: str, text: str) -> bool:
@@ -140,7 +99,7 @@ def test_every_drafter_leaves_a_constrained_answer_as_it_is(
     params = replace(SETTINGS[settings], constraint=CONSTRAINTS[constraint])
     origins = assert_lossless(
         target,
-        noisy if drafters == "noise" else lambda model: [make(stage, model) for stage in STAGES[drafters]],
+        lambda model: DRAFTERS.named(drafters, model),
         PROMPTS,
         params,
         concurrent=concurrent,
@@ -155,7 +114,7 @@ def test_every_drafter_leaves_a_constrained_answer_as_it_is(
 def test_every_answer_is_whole_and_allowed(constraint: str, settings: str) -> None:
     """It ends by itself, far from `max_tokens`, with the token that completes it."""
     model = target()
-    with Engine(model, drafters=[make(stage, model) for stage in AUTO_STAGES]) as engine:
+    with Engine(model, drafters=DRAFTERS.named("auto", model)) as engine:
         for prompt in PROMPTS:
             params = replace(SETTINGS[settings], constraint=CONSTRAINTS[constraint])
             result = engine.generate(prompt, params)
@@ -167,7 +126,7 @@ def test_every_answer_is_whole_and_allowed(constraint: str, settings: str) -> No
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 def test_forced_tokens_are_always_accepted(constraint: str) -> None:
     model = target()
-    with Engine(model, drafters=[make(Stage("grammar"), model)]) as engine:
+    with Engine(model, drafters=DRAFTERS.named("grammar", model)) as engine:
         for seed in range(3):
             params = SamplingParams(temperature=1.0, seed=seed, constraint=CONSTRAINTS[constraint])
             result = engine.generate(PROMPTS[0], params)
@@ -189,9 +148,7 @@ def test_no_row_is_computed_for_a_forbidden_token_or_after_the_end() -> None:
 @pytest.mark.parametrize("rule", ["rejection", "block"])
 def test_sampled_drafts_under_other_rules_keep_to_the_constraint(rule: VerifyRule) -> None:
     model = target()
-    with Engine(
-        model, drafters=[make(Stage("draft-model", {"model": "small", "max": "5"}), model)]
-    ) as engine:
+    with Engine(model, drafters=DRAFTERS.named("draft-model", model)) as engine:
         drafted = 0
         for name, constraint in CONSTRAINTS.items():
             for seed in range(3):
@@ -215,7 +172,7 @@ def test_under_every_rule_the_distribution_is_the_target_s_own_within_the_constr
     counts: dict[str, int] = {}
     runs = 1500 if is_nightly else 500
     with Engine(
-        model, drafters=[make(Stage("draft-model", {"model": "small", "max": "3"}), model)]
+        model, drafters=[DRAFTERS.make(Stage("draft-model", {"model": "small", "max": "3"}), model)]
     ) as engine:
         for seed in range(runs):
             params = SamplingParams(temperature=1.0, seed=seed, constraint=constraint, verify=rule)

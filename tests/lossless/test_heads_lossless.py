@@ -15,8 +15,8 @@ from foredraft import Constraint, Engine, SamplingParams
 from foredraft.drafters.heads import HeadsDrafter
 from foredraft.planner import StaticPlanner
 from foredraft.protocols import Model, Planner
-from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.coupled import CoupledSampler
+from foredraft.sampling.thought import answer_guide
 from foredraft.testing import FakeHead, FakeModel, LogitsFunction, assert_lossless, markov_logits
 from foredraft.types import Logits, VerifyRule
 from matrix import matrix
@@ -58,7 +58,7 @@ def drafter(
     assert isinstance(model, FakeModel)
     tokenizer = model.tokenizer
     sampler = CoupledSampler(
-        model.info.vocab_size, tokenizer.end_tokens, lambda it: compile_constraint(it, tokenizer)
+        model.info.vocab_size, tokenizer.end_tokens, lambda it: answer_guide(it, tokenizer)
     )
     trees = model.capabilities.trees
     head = FakeHead(model, window=window, trees=trees, block=block, logits=logits)

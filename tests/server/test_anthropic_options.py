@@ -148,7 +148,11 @@ def history(*contents: Any) -> dict[str, Any]:
         (history("x", [{**USE, "input": "{}"}], [RESULT]), "messages.1.content.0.input: .*dict"),
         (history("x", [{**USE, "id": ""}], [RESULT]), "messages.1.content.0.id"),
         (history("x", [USE], [{**RESULT, "content": 3}]), "messages.2.content.0.content: must be text or a"),
-        (history([{"type": "image", "source": {}}]), "'image'; only 'text' and 'tool_use' and 'tool_result'"),
+        (history([{"type": "image", "source": {}}]), "messages.0.content.0.*source"),
+        (
+            history([{"type": "video"}]),
+            "'video'; only 'text' and 'image' and 'thinking' and 'redacted_thinking' and 'tool_use' and",
+        ),
         ({"thinking": {"type": "on"}}, "thinking: .*'disabled', 'enabled'"),
         (
             {"tools": None, "output_config": {"format": SCHEMA}, **history("x", "{")},

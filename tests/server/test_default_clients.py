@@ -68,8 +68,8 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
     [
         ({"metadata": {"k": "v" * 513}}, "metadata.k", "512"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort", "'none', 'minimal'"),
-        ({"modalities": ["text", "audio"]}, "modalities", "only reads and writes text"),
-        ({"audio": {"voice": "ash", "format": "wav"}}, "audio", "only reads and writes text"),
+        ({"modalities": ["text", "audio"]}, "modalities", "only reads text and images"),
+        ({"audio": {"voice": "ash", "format": "wav"}}, "audio", "only reads text and images"),
         ({"functions": [{"name": "f"}]}, "functions", "tools"),
         ({"function_call": "auto"}, "function_call", "tool_choice"),
         ({"web_search_options": {}}, "web_search_options", "searches and other servers"),
@@ -80,12 +80,12 @@ def test_what_changes_nothing_is_accepted(client: openai.OpenAI, options: dict[s
         (
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "image_url": "a"}]}]},
             "messages.0.content.0.image_url",
-            "only reads and writes text",
+            "parts of a message's content",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]},
             "messages.0.audio",
-            "only reads and writes text",
+            "only reads text and images",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]},

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foredraft.server.metrics import Metrics, _Watch, describe
+from foredraft.server.metrics import Metrics, Watch, describe
 from foredraft.types import (
     DrafterStats,
     Event,
@@ -92,7 +92,7 @@ def test_everything_of_a_request_is_counted() -> None:
 
 
 def test_tokens_that_come_together_share_the_wait_for_them() -> None:
-    watch = _Watch(0.0)
+    watch = Watch(0.0)
     watch.tokens(0.1, 1)
     assert watch.tokens(0.3, 2) == pytest.approx([0.1, 0.1])
     facts = describe(watch, END)
@@ -134,7 +134,7 @@ def test_a_request_that_was_left_is_aborted() -> None:
 
 
 def test_what_the_log_says_of_an_answer() -> None:
-    facts = describe(_Watch(0.0, 0.001, 0.0, [0.1]), END)
+    facts = describe(Watch(0.0, 0.001, 0.0, [0.1]), END)
     assert facts["completion_tokens"] == 4
     assert facts["estimated_speedup"] == 1.5
     assert facts["drafters"] == {"suffix": {"drafted": 4, "accepted": 2}}
@@ -150,7 +150,7 @@ def test_what_the_log_says_of_an_answer() -> None:
 def test_the_99th_percentile_of_few_gaps_is_not_below_their_median(
     gaps: list[float], middle: float, slowest: float
 ) -> None:
-    facts = describe(_Watch(0.0, 0.001, 0.0, gaps), END)
+    facts = describe(Watch(0.0, 0.001, 0.0, gaps), END)
     assert (facts["inter_token_p50_ms"], facts["inter_token_p99_ms"]) == (middle, slowest)
 
 

@@ -23,7 +23,7 @@ FLAT_TOOL = {"type": "function", **TOOL, "strict": False}
 LOGPROBS = "message.output_text.logprobs"
 
 SPECULATION = {"speculation.reason", "speculation.acceptance_rate", "speculation.acceptance_length"}
-SPECULATION |= {"speculation.estimated_speedup"}
+SPECULATION |= {"speculation.estimated_speedup", "speculation.reason_code"}
 """Our own, as docs/python-api.md has them."""
 
 CHOICE = {"choices.logprobs", "choices.finish_reason", "choices.logprobs.refusal"}
@@ -97,6 +97,7 @@ WHOLE: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2}),
     ("/v1/completions", {"prompt": "a"}),
     ("/v1/completions", {"prompt": "a", "logprobs": 1, "echo": True}),
+    ("/v1/completions", {"prompt": "a", "echo": True}),  # whose echo is streamed in a chunk of its own
     ("/v1/responses", {"input": "hello"}),
     ("/v1/responses", {"input": "hello", "max_output_tokens": 2}),
     ("/v1/responses", {"input": "hello", "tools": [FLAT_TOOL]}),

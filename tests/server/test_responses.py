@@ -15,6 +15,7 @@ from pydantic import TypeAdapter
 
 from foredraft import Engine
 from foredraft.errors import QueueFullError
+from foredraft.images import EncodedPrompt
 from foredraft.types import Event
 from http_server import Running, serving
 
@@ -55,8 +56,8 @@ def prompts(client: openai.OpenAI, server: Running, monkeypatch: pytest.MonkeyPa
     engine, seen = server.engines["fake"], list[list[int]]()
     add = engine.add
 
-    def seeing(prompt: list[int], *rest: Any, **options: Any) -> int:
-        seen.append(list(prompt))
+    def seeing(prompt: EncodedPrompt, *rest: Any, **options: Any) -> int:
+        seen.append(list(prompt.tokens))
         return add(prompt, *rest, **options)
 
     monkeypatch.setattr(engine, "add", seeing)

@@ -13,6 +13,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from foredraft.images import EncodedPrompt
 from foredraft.server.auth import hash_key
 from foredraft.server.settings import KeySettings, ServerSettings
 from http_server import Running, client_of, serving
@@ -204,8 +205,8 @@ def test_the_conversation_goes_on_with_the_results(
 ) -> None:
     prompts: list[str] = []
 
-    def seeing(prompt: list[int], *rest: Any, **options: Any) -> int:
-        prompts.append(bytes(prompt).decode())
+    def seeing(prompt: EncodedPrompt, *rest: Any, **options: Any) -> int:
+        prompts.append(bytes(prompt.tokens).decode())
         return add(prompt, *rest, **options)
 
     with serving(script=f"Look. {call()}{call(BONN[1])}{last}") as running, client_of(running) as client:

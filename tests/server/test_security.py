@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from foredraft.server import gate
 from foredraft.server.auth import hash_key, new_key
 from foredraft.server.page.docs import ASSETS
 from foredraft.server.settings import KeySettings, Limits, ServerSettings
@@ -120,6 +121,26 @@ def test_a_key_s_rate_is_its_own() -> None:
         refused = ask(running, BOB)
         assert int(refused.headers["Retry-After"]) >= 1
         assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert ask(running, ALICE).status_code == 200
+
+
+def test_the_console_takes_nothing_of_a_key_s_limits_and_is_not_shut_by_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate, "CONSOLE_PER_MINUTE", 6)
+    alice, bob = KEYS.keys
+    limited = replace(bob, requests_per_minute=1, max_concurrent=1)
+    with serving(settings=replace(KEYS, keys=(alice, limited))) as running:
+
+        def console() -> int:
+            headers = {"x-api-key": BOB}
+            return httpx.get(f"{running.url}/console/session", headers=headers, timeout=30).status_code
+
+        assert [console() for _ in range(5)] == [200] * 5
+        assert ask(running, BOB, max_tokens=1).status_code == 200
+        assert ask(running, BOB, max_tokens=1).status_code == 429
+        assert console() == 200
+        assert 429 in [console() for _ in range(20)], "it has a limit of its own"
         assert ask(running, ALICE).status_code == 200
 
 

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 import gguf_factory
+from event_streams import following
 from foredraft.cli.serve import _openable
 from matrix import matrix, nightly
 
@@ -91,7 +92,7 @@ def test_a_model_that_is_being_loaded_is_not_waited_for(
 @pytest.mark.parametrize("number", CODES)
 def test_a_server_ends_alike_and_closes_its_record(folder: Path, number: signal.Signals) -> None:
     command = ("-m", "foredraft", "serve", "tiny.gguf", "--record", "traces.jsonl")
-    with started(folder, *command, until="Status page: ") as (process, said):
+    with started(folder, *command, until="Page: ") as (process, said):
         url = said[-1].split()[-1]
         body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
         assert httpx.post(f"{url}v1/completions", json=body, timeout=60).status_code == 200
@@ -101,6 +102,17 @@ def test_a_server_ends_alike_and_closes_its_record(folder: Path, number: signal.
     assert rest.count("Stopped.") == 1
     assert "Recorded 1 answer in" in rest
     assert "Traceback" not in rest
+
+
+def test_an_open_page_does_not_keep_a_server_from_stopping(folder: Path) -> None:
+    with (
+        started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Page: ") as (process, said),
+        following(said[-1].split()[-1].rstrip("/"), "overview,speculation") as stream,
+    ):
+        assert {next(stream).name, next(stream).name} == {"overview", "speculation"}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert all(event.name in ("overview", "speculation") for event in stream), "it ends properly"
 
 
 STREAM = {"prompt": "one", "max_tokens": 400, "ignore_eos": True, "stream": True, "logprobs": 20}
@@ -120,7 +132,7 @@ def stalled(url: str, requests: bytes) -> Iterator[socket.socket]:
 
 
 def test_a_client_that_reads_a_trickle_does_not_keep_a_server_from_stopping(folder: Path) -> None:
-    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Page: ") as (process, said):
         many = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500
         with stalled(said[-1].split()[-1], many) as client:
             process.send_signal(signal.SIGTERM)
@@ -138,7 +150,7 @@ def test_a_client_that_reads_a_trickle_does_not_keep_a_server_from_stopping(fold
 
 
 def test_a_stream_whose_client_reads_again_ends_properly(folder: Path) -> None:
-    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Page: ") as (process, said):
         body = json.dumps(STREAM).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         request = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -160,7 +172,7 @@ def test_a_log_that_nobody_reads_any_more_fails_no_request(
 ) -> None:
     """`foredraft serve 2>&1 | head`, or a log on a full disk."""
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (process, said):
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Page: ") as (process, said):
         assert process.stderr is not None
         process.stderr.close()
         body = {"prompt": "one", "max_tokens": 4, "ignore_eos": True}
@@ -208,8 +220,8 @@ def test_a_server_needs_no_standard_streams(folder: Path, streams: str) -> None:
         process.wait()
 
 
-def test_the_status_page_is_named_beside_the_api(folder: Path) -> None:
-    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Status page: ") as (_, said):
+def test_the_page_is_named_beside_the_api(folder: Path) -> None:
+    with started(folder, "-m", "foredraft", "serve", "tiny.gguf", until="Page: ") as (_, said):
         api, page = said[-2].split()[-1], said[-1].split()[-1]
         assert api == f"{page}v1"
         assert "<html" in httpx.get(page, timeout=60).text

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from foredraft import Engine
+from foredraft.engine.speculation import REASON_CODES
 from foredraft.errors import CapacityError
 from foredraft.server.auth import hash_key
 from foredraft.server.extras.speculation import describe
@@ -31,6 +32,7 @@ ASKED = {
     "committed",
     "expected_gain",
     "reason",
+    "reason_code",
     "width",
 }
 
@@ -103,7 +105,8 @@ def test_another_key_learns_no_text_and_whose_it_was() -> None:
         state = state_of(running, BOB)
     assert state["decisions"]
     drafters = {"suffix", "ngram-simple"}
-    allowed = PARTS | ASKED | drafters | {"round", "rows", "ms", "requests", "length", *Reason}
+    codes = {*Reason, *REASON_CODES.values()}
+    allowed = PARTS | ASKED | drafters | codes | {"round", "rows", "ms", "requests", "length"}
     assert set(strings(state["decisions"])) <= allowed
     assert set(strings(state["drafters"])) == drafters | {"drafts", "drafted", "accepted", "ms"}
 
@@ -130,3 +133,11 @@ def test_without_drafters_nothing_was_decided() -> None:
         state = describe(engine)
     assert state["decisions"] == []
     assert state["drafters"] == {}
+
+
+def test_an_answer_says_by_a_code_why_nothing_was_drafted(server: Running) -> None:
+    body = {"prompt": "abc", "max_tokens": 4, "temperature": 0, "speculate": "off"}
+    said = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30).json()["speculation"]
+    assert said["active"] is False
+    assert said["reason"]
+    assert said["reason_code"] == REASON_CODES[said["reason"]]

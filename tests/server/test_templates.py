@@ -113,9 +113,9 @@ class ChatMl(TemplateTokenizer):
         super().__init__(template)
         self.rendered: list[tuple[str, Sequence[Span]]] = []
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         self.rendered.append((text, literal))
-        return super().encode_rendered(text, literal)
+        return super().encode_rendered(text, literal, begins=begins)
 
 
 @contextmanager
@@ -177,20 +177,21 @@ def started(folder: Path, template: str) -> Iterator[tuple[subprocess.Popen[str]
     )
     assert process.stderr is not None
     said: list[str] = []
+    reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
     try:
         for line in process.stderr:
             said.append(line)
-            if "Status page: " in line:
+            if "Page: " in line:
                 break
         else:
             pytest.fail("it did not start:\n" + "".join(said))
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True)
         reader.start()
         yield process, said[-1].split()[-1], said
     finally:
         process.kill()
         process.wait()
-        reader.join(30)
+        if reader.ident:
+            reader.join(30)
         process.stderr.close()
 
 

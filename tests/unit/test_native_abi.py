@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -142,3 +143,10 @@ def test_the_build_and_what_is_not_known(native_abi: ModuleType, tmp_path: Path)
 def test_headers_that_cannot_be_read(native_abi: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="cannot be read"):
         found(native_abi, tmp_path, theirs="struct {")
+
+
+def test_every_operation_of_the_kernels_is_known_by_llama_cpp_s_name(native_abi: ModuleType) -> None:
+    text = (native_abi.NATIVE / "ggml_abi.h").read_text()
+    operations = re.findall(r'\{(\w+), "', text.partition("OPERATIONS[]")[2].partition(";")[0])
+    assert "MUL_MAT" in operations
+    assert [name for name in operations if native_abi.NUMBERS.get(name) != f"GGML_OP_{name}"] == []

@@ -163,7 +163,7 @@ def test_where_there_is_no_compiled_llama_cpp(
     hint = registry.missing_dependency("xllamacpp", "Running a GGUF model").hint or ""
     assert f"no compiled one for {name}." in hint
     assert "--llama-library" in hint
-    assert "docs/llama-library.md" in hint
+    assert "documentation: llama-library" in hint
     assert add_extra("llamacpp") in hint
     assert registry.missing_dependency("torch", "Running it").hint == f"Install it with: {add_extra('torch')}"
 

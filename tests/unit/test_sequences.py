@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foredraft.sequences import repeated_length
+from foredraft.sequences import common_prefix, repeated_length
 
 
 def by_definition(tokens: list[int], copies: int, least: int, longest: int) -> int | None:
@@ -16,6 +16,15 @@ def by_definition(tokens: list[int], copies: int, least: int, longest: int) -> i
         if length + same >= max(copies * length, least):
             return length
     return None
+
+
+@given(st.integers(0, 3000), st.integers(0, 3000), st.integers(0, 3000))
+def test_the_common_beginning_of_texts_of_any_length(length: int, other: int, place: int) -> None:
+    one, two = list(range(length)), list(range(other))
+    if place < other:
+        two[place] = -1
+    expected = min(length, other, place if place < other else other)
+    assert common_prefix(one, two) == common_prefix(tuple(two), one) == expected
 
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.integers(2, 4), st.integers(1, 12), st.integers(1, 20))

@@ -1,8 +1,9 @@
-// Node's clients against a server: whole answers, streams, tools, structured output and errors of each.
+// Node's clients against a server: whole answers, streams, tools, structured output and errors of each; and of those
+// that have them thoughts, images, embeddings, and streams that nobody reads on.
 //
 //     node clients.mjs http://127.0.0.1:8080 [CLIENT]…
 //
-// Prints one JSON line a case: {"client", "case", "error"}.
+// The server has the models default, thinking, seeing and embedder. Prints one JSON line a case: {"client", "case", "error"}.
 
 import assert from "node:assert/strict";
 import { createAnthropic } from "@ai-sdk/anthropic";
@@ -10,7 +11,8 @@ import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import Anthropic from "@anthropic-ai/sdk";
 import { Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, run, setTracingDisabled, tool as agentTool } from "@openai/agents";
-import { generateText, jsonSchema, Output, streamText, tool } from "ai";
+import { deflateSync, crc32 } from "node:zlib";
+import { embedMany, generateText, jsonSchema, Output, streamText, tool } from "ai";
 import OpenAI from "openai";
 import { z } from "zod";
 
@@ -41,6 +43,60 @@ async function raises(status, says, work) {
   assert.ok(told, "no error");
   assert.equal(told.status ?? told.statusCode, status, String(told));
   assert.match(`${told.message} ${told.responseBody ?? ""}`, says);
+}
+
+const STORY = "Tell me a very long story.";
+const LONG = 1500; // tokens of an answer that is not read to its end
+const ENDS_MS = 20_000; // in which a request ends that is not read any more
+const TEXTS = ["all the same", "of one mind", "all the same"];
+
+// A red square as PNG.
+function picture() {
+  const part = (kind, data) => {
+    const body = Buffer.concat([Buffer.from(kind), data]);
+    const [size, sum] = [Buffer.alloc(4), Buffer.alloc(4)];
+    size.writeUInt32BE(data.length);
+    sum.writeUInt32BE(crc32(body));
+    return Buffer.concat([size, body, sum]);
+  };
+  const row = Buffer.concat([Buffer.from([0]), Buffer.alloc(192, Buffer.from([255, 0, 0]))]);
+  const head = Buffer.from([0, 0, 0, 64, 0, 0, 0, 64, 8, 2, 0, 0, 0]);
+  const rows = deflateSync(Buffer.concat(Array(64).fill(row)));
+  const magic = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]);
+  return Buffer.concat([magic, part("IHDR", head), part("IDAT", rows), part("IEND", Buffer.alloc(0))]);
+}
+
+const PICTURE = picture().toString("base64");
+const PICTURE_URL = `data:image/png;base64,${PICTURE}`;
+
+// A picture has rows of its own in the prompt, whose tokens `read` counts: with the picture, or without.
+async function seen(read) {
+  assert.ok((await read(true)) > (await read(false)) + 4);
+}
+
+// The vectors of TEXTS: of length 1, those of equal texts equal.
+function vectors(found) {
+  assert.equal(found.length, TEXTS.length);
+  for (const vector of found) assert.ok(Math.abs(vector.reduce((sum, it) => sum + it * it, 0) - 1) < 1e-3);
+  assert.deepEqual(found[0], found[2]);
+  assert.notDeepEqual(found[0], found[1]);
+}
+
+async function aborted() {
+  const said = await (await fetch(`${url}/metrics`)).text();
+  const found = said.matchAll(/^foredraft_requests_total\{.*finished_reason="abort".*\} (.*)$/gm);
+  return [...found].reduce((sum, [, count]) => sum + Number(count), 0);
+}
+
+// `read` takes the beginning of a long answer and leaves the rest: the request ends.
+async function givesUp(read) {
+  const before = await aborted();
+  await read();
+  const end = Date.now() + ENDS_MS;
+  while ((await aborted()) === before) {
+    assert.ok(Date.now() < end, "the request goes on");
+    await new Promise((done) => setTimeout(done, 100));
+  }
 }
 
 // --- openai ------------------------------------------------------------------------------------------------
@@ -84,6 +140,32 @@ const openaiCases = {
     await raises(400, /Did you mean 'max_tokens'/, () => openai.chat.completions.create({ ...chat, maxTokens: 3 }));
     await raises(404, /nonesuch/, () => openai.models.retrieve("nonesuch"));
   },
+  async thinking() {
+    const thinks = { ...chat, model: "thinking" };
+    text((await openai.chat.completions.create(thinks)).choices[0].message.reasoning_content);
+    const { output } = await openai.responses.create({ model: "thinking", input: HELLO, max_output_tokens: MOST });
+    text(output[0].content[0].text);
+  },
+  async images() {
+    const image = { type: "image_url", image_url: { url: PICTURE_URL } };
+    await seen(async (look) => {
+      const content = [{ type: "text", text: HELLO }, ...(look ? [image] : [])];
+      const asked = { model: "seeing", messages: [{ role: "user", content }], max_tokens: 8 };
+      return (await openai.chat.completions.create(asked)).usage.prompt_tokens;
+    });
+  },
+  async embeddings() {
+    const { data } = await openai.embeddings.create({ model: "embedder", input: TEXTS });
+    vectors(data.map(({ embedding }) => embedding));
+  },
+  async cancel() {
+    await givesUp(async () => {
+      const asked = { ...chat, messages: [{ role: "user", content: STORY }], max_tokens: LONG, stream: true };
+      const stream = await openai.chat.completions.create(asked);
+      for await (const chunk of stream) if (chunk.choices[0].delta.content) break;
+      stream.controller.abort();
+    });
+  },
 };
 
 // --- @anthropic-ai/sdk -------------------------------------------------------------------------------------
@@ -120,6 +202,28 @@ const anthropicCases = {
   async errors() {
     await raises(400, /max_tokens/, () => anthropic.messages.create({ ...message, max_tokens: 0 }));
   },
+  async thinking() {
+    const { content } = await anthropic.messages.create({ ...message, model: "thinking" });
+    assert.equal(content[0].type, "thinking");
+    text(content[0].thinking);
+  },
+  async images() {
+    const source = { type: "base64", media_type: "image/png", data: PICTURE };
+    await seen(async (look) => {
+      const content = [{ type: "text", text: HELLO }, ...(look ? [{ type: "image", source }] : [])];
+      const asked = { model: "seeing", messages: [{ role: "user", content }], max_tokens: 8 };
+      const { usage } = await anthropic.messages.create(asked);
+      return usage.input_tokens + usage.cache_read_input_tokens;
+    });
+  },
+  async cancel() {
+    await givesUp(async () => {
+      const asked = { ...message, messages: [{ role: "user", content: STORY }], max_tokens: LONG };
+      const stream = anthropic.messages.stream(asked);
+      for await (const event of stream) if (event.type === "content_block_delta") break;
+      stream.abort();
+    });
+  },
 };
 
 // --- ai, with each of its providers ------------------------------------------------------------------------
@@ -127,8 +231,10 @@ const anthropicCases = {
 const weather = tool({ description: "The weather in a city.", inputSchema: jsonSchema(parameters) });
 const once = { prompt: HELLO, maxOutputTokens: MOST, maxRetries: 0 };
 
-function aiCases(model) {
-  return {
+// `named` makes a model of a name; `embedder`, and `shows` thoughts, if the provider has that.
+function aiCases(named, name, { embedder, shows = true } = {}) {
+  const model = named(name);
+  const cases = {
     async whole() {
       const answer = await generateText({ ...once, model });
       text(answer.text);
@@ -163,7 +269,37 @@ function aiCases(model) {
       const wrong = { temperature: 9, stopSequences: [""] };
       await raises(400, /temperature|stop_sequences/, () => generateText({ ...once, model, ...wrong }));
     },
+    async images() {
+      await seen(async (look) => {
+        const content = [{ type: "text", text: HELLO }, ...(look ? [{ type: "image", image: picture() }] : [])];
+        const asked = { model: named("seeing"), messages: [{ role: "user", content }], maxOutputTokens: 8, maxRetries: 0 };
+        return (await generateText(asked)).usage.inputTokens;
+      });
+    },
+    async cancel() {
+      await givesUp(async () => {
+        const stop = new AbortController();
+        const asked = { ...once, model, prompt: STORY, maxOutputTokens: LONG, abortSignal: stop.signal };
+        for await (const delta of streamText({ ...asked, onError: () => {} }).textStream) if (delta) break;
+        stop.abort();
+      });
+    },
   };
+  if (shows) {
+    cases.thinking = async () => {
+      // OpenAI's provider shows a summary, of models that it knows to reason, or is told so.
+      const openai = { reasoningSummary: "auto", forceReasoning: true };
+      const asked = { ...once, model: named("thinking"), providerOptions: { openai } };
+      text((await generateText(asked)).reasoningText);
+      let thought = "";
+      for await (const part of streamText(asked).fullStream) if (part.type === "reasoning-delta") thought += part.text;
+      text(thought);
+    };
+  }
+  if (embedder) {
+    cases.embeddings = async () => vectors((await embedMany({ model: embedder, values: TEXTS, maxRetries: 0 })).embeddings);
+  }
+  return cases;
 }
 
 const compatible = createOpenAICompatible({
@@ -217,10 +353,10 @@ function agentCases(model) {
 const clients = {
   openai: openaiCases,
   "@anthropic-ai/sdk": anthropicCases,
-  "@ai-sdk/openai-compatible": aiCases(compatible("gpt-4o")),
-  "@ai-sdk/openai": aiCases(viaOpenAI("gpt-4o")),
-  "@ai-sdk/openai chat": aiCases(viaOpenAI.chat("gpt-4o")),
-  "@ai-sdk/anthropic": aiCases(viaAnthropic("claude-opus-4-8")),
+  "@ai-sdk/openai-compatible": aiCases(compatible, "gpt-4o", { embedder: compatible.textEmbeddingModel("embedder") }),
+  "@ai-sdk/openai": aiCases(viaOpenAI, "gpt-4o", { embedder: viaOpenAI.embedding("embedder") }),
+  "@ai-sdk/openai chat": aiCases(viaOpenAI.chat, "gpt-4o", { embedder: viaOpenAI.embedding("embedder"), shows: false }),
+  "@ai-sdk/anthropic": aiCases(viaAnthropic, "claude-opus-4-8"),
   "@openai/agents": agentCases(new OpenAIResponsesModel(openai, "gpt-4o")),
   "@openai/agents chat": agentCases(new OpenAIChatCompletionsModel(openai, "gpt-4o")),
 };

@@ -1,17 +1,29 @@
-"""Python's clients against a server: whole answers, streams, tools, structured output and errors of each.
+"""Python's clients against a server: whole answers, streams, tools, structured output and errors of each; and
+of those that have them thoughts, images, embeddings, reranking, and streams that nobody reads on.
 
     python clients.py http://127.0.0.1:8080 [CLIENT]…
 
-Prints one JSON line a case: {"client", "case", "error"}. The names of the functions are client and case.
+The server has the models `default`, `thinking`, `seeing`, `embedder` and `reranker`. Prints one JSON line a
+case: {"client", "case", "error"}. The names of the functions are client and case.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import gc
 import json
+import os
+import re
+import struct
 import sys
+import tempfile
+import time
 import traceback
+import urllib.request
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -30,6 +42,14 @@ FUNCTION: Any = {
     "function": {"name": "get_weather", "description": "The weather in a city.", "parameters": CITY_SCHEMA},
 }
 MOST = 40
+STORY = "Tell me a very long story."
+LONG = 1500
+"""Tokens of an answer that is not read to its end."""
+
+ENDS_S = 20.0
+"""Seconds in which a request ends that is not read any more."""
+
+TEXTS = ["all the same", "of one mind", "all the same"]
 
 
 class City(BaseModel):
@@ -58,6 +78,58 @@ def raises(kind: type[Exception], work: Callable[[], object], *, says: str = "ma
     except kind as error:
         told = str(error)
     assert says in told, told or f"no {kind.__name__}"
+
+
+def picture() -> bytes:
+    """A red square as PNG."""
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + b"\xff\0\0" * 64) * 64
+    head = struct.pack(">IIBBBBB", 64, 64, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
+    )
+
+
+PICTURE = base64.b64encode(picture()).decode()
+PICTURE_URL = f"data:image/png;base64,{PICTURE}"
+LOOK: list[Any] = [
+    {"type": "text", "text": HELLO},
+    {"type": "image_url", "image_url": {"url": PICTURE_URL}},
+]
+
+
+def seen(read: Callable[[bool], int]) -> None:
+    """A picture has rows of its own in the prompt, whose tokens `read` counts: with it, or without."""
+    assert read(True) > read(False) + 4
+
+
+def vectors(found: list[list[float]]) -> None:
+    """The vectors of `TEXTS`: of length 1, those of equal texts equal."""
+    assert len(found) == len(TEXTS)
+    assert all(abs(sum(number * number for number in vector) - 1) < 1e-3 for vector in found)
+    assert found[0] == found[2] != found[1]
+
+
+def _aborted() -> float:
+    """Requests that ended because nobody read their answer."""
+    with urllib.request.urlopen(f"{URL}/metrics", timeout=30) as answer:
+        said = answer.read().decode()
+    found = re.findall(r'^foredraft_requests_total{.*finished_reason="abort".*} (.*)$', said, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def cancelled(read: Callable[[], object]) -> None:
+    """`read` takes the beginning of a long answer and leaves the rest: the request ends."""
+    before = _aborted()
+    read()
+    gc.collect()
+    end = time.monotonic() + ENDS_S
+    while _aborted() == before:
+        assert time.monotonic() < end, "the request goes on"
+        time.sleep(0.1)
 
 
 # --- openai --------------------------------------------------------------------------------------------
@@ -133,6 +205,53 @@ def openai_errors() -> None:
     raises(openai.NotFoundError, lambda: _openai().models.retrieve("nonesuch"), says="nonesuch")
 
 
+def openai_thinking() -> None:
+    ask: Any = {"model": "thinking", "messages": MESSAGES, "max_tokens": MOST}
+    text(_openai().chat.completions.create(**ask).choices[0].message.reasoning_content)
+    deltas = [chunk.choices[0].delta for chunk in _openai().chat.completions.create(**ask, stream=True)]
+    text("".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas))
+    answer = _openai().responses.create(model="thinking", input=HELLO, max_output_tokens=MOST)
+    text(answer.output[0].content[0].text)
+    assert answer.usage.output_tokens_details.reasoning_tokens
+
+
+def openai_images() -> None:
+    def chat(look: bool) -> int:
+        messages: Any = [{"role": "user", "content": LOOK if look else HELLO}]
+        answer = _openai().chat.completions.create(model="seeing", messages=messages, max_tokens=8)
+        tokens: int = answer.usage.prompt_tokens
+        return tokens
+
+    def responses(look: bool) -> int:
+        content: list[Any] = [{"type": "input_text", "text": HELLO}]
+        content += [{"type": "input_image", "image_url": PICTURE_URL, "detail": "auto"}] if look else []
+        given: Any = [{"role": "user", "content": content}]
+        tokens: int = (
+            _openai().responses.create(model="seeing", input=given, max_output_tokens=8).usage.input_tokens
+        )
+        return tokens
+
+    seen(chat)
+    seen(responses)
+
+
+def openai_embeddings() -> None:
+    answer = _openai().embeddings.create(model="embedder", input=TEXTS)
+    vectors([one.embedding for one in answer.data])
+    few = _openai().embeddings.create(model="embedder", input=TEXTS, dimensions=8, encoding_format="float")
+    assert len(few.data[0].embedding) == 8
+
+
+def openai_cancel() -> None:
+    def read() -> None:
+        asked: Any = [{"role": "user", "content": STORY}]
+        stream = _openai().chat.completions.create(model="x", messages=asked, max_tokens=LONG, stream=True)
+        next(chunk for chunk in stream if chunk.choices[0].delta.content)
+        stream.close()
+
+    cancelled(read)
+
+
 # --- anthropic -----------------------------------------------------------------------------------------
 
 CLAUDE: dict[str, Any] = {"model": "claude-opus-4-8", "messages": MESSAGES, "max_tokens": MOST}
@@ -202,6 +321,39 @@ def anthropic_errors() -> None:
     )
 
 
+def anthropic_thinking() -> None:
+    thinks = {**CLAUDE, "model": "thinking", "max_tokens": 1100}
+    answer = _anthropic().messages.create(**thinks, thinking={"type": "enabled", "budget_tokens": 1024})
+    assert answer.content[0].type == "thinking"
+    text(answer.content[0].thinking)
+    with _anthropic().messages.stream(**thinks) as stream:
+        pieces = [event.thinking for event in stream if event.type == "thinking"]
+    text("".join(pieces))
+
+
+def anthropic_images() -> None:
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+
+    def read(look: bool) -> int:
+        content: list[Any] = [{"type": "text", "text": HELLO}]
+        content += [{"type": "image", "source": source}] if look else []
+        asked: Any = [{"role": "user", "content": content}]
+        usage = _anthropic().messages.create(model="seeing", messages=asked, max_tokens=8).usage
+        tokens: int = usage.input_tokens + usage.cache_read_input_tokens
+        return tokens
+
+    seen(read)
+
+
+def anthropic_cancel() -> None:
+    def read() -> None:
+        asked: Any = [{"role": "user", "content": STORY}]
+        with _anthropic().messages.stream(**{**CLAUDE, "messages": asked, "max_tokens": LONG}) as stream:
+            next(iter(stream.text_stream))
+
+    cancelled(read)
+
+
 # --- litellm -------------------------------------------------------------------------------------------
 
 
@@ -211,7 +363,8 @@ def _litellm(provider: str, **options: Any) -> Any:
     litellm.suppress_debug_info = True
     base = URL if provider == "anthropic" else f"{URL}/v1"
     given = {"messages": MESSAGES, "max_tokens": MOST, "num_retries": 0, **options}
-    return litellm.completion(model=f"{provider}/default", api_base=base, api_key="none", **given)
+    name = given.pop("model", "default")
+    return litellm.completion(model=f"{provider}/{name}", api_base=base, api_key="none", **given)
 
 
 def litellm_whole() -> None:
@@ -241,6 +394,52 @@ def litellm_errors() -> None:
     import litellm
 
     raises(litellm.BadRequestError, lambda: _litellm("openai", max_tokens=0))
+
+
+def litellm_thinking() -> None:
+    for provider in ("openai", "anthropic", "hosted_vllm"):
+        text(_litellm(provider, model="thinking").choices[0].message.reasoning_content)
+        deltas = [chunk.choices[0].delta for chunk in _litellm(provider, model="thinking", stream=True)]
+        text("".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas))
+
+
+def litellm_images() -> None:
+    for provider in ("openai", "anthropic"):
+
+        def read(look: bool, provider: str = provider) -> int:
+            asked = [{"role": "user", "content": LOOK if look else HELLO}]
+            tokens: int = _litellm(provider, model="seeing", messages=asked).usage.prompt_tokens
+            return tokens
+
+        seen(read)
+
+
+def litellm_embeddings() -> None:
+    import litellm
+
+    at = {"api_base": f"{URL}/v1", "api_key": "none", "input": TEXTS}
+    for provider in ("openai", "hosted_vllm"):
+        vectors([one["embedding"] for one in litellm.embedding(model=f"{provider}/embedder", **at).data])
+
+
+def litellm_rerank() -> None:
+    import litellm
+
+    at = {"api_base": f"{URL}/v1", "api_key": "none", "query": TEXTS[0], "documents": TEXTS}
+    answer = litellm.rerank(model="hosted_vllm/reranker", top_n=2, **at)
+    scores = [one["relevance_score"] for one in answer.results]
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+
+
+def litellm_cancel() -> None:
+    def read() -> None:
+        asked = [{"role": "user", "content": STORY}]
+        stream = _litellm("openai", messages=asked, max_tokens=LONG, stream=True)
+        next(chunk for chunk in stream if chunk.choices[0].delta.content)
+        stream.completion_stream.close()
+
+    cancelled(read)
 
 
 # --- langchain-openai ----------------------------------------------------------------------------------
@@ -283,6 +482,291 @@ def langchain_errors() -> None:
     raises(openai.BadRequestError, lambda: _langchain(temperature=9).invoke(HELLO), says="temperature")
 
 
+def langchain_thinking() -> None:
+    asked = _langchain(model="thinking", use_responses_api=True, reasoning={"summary": "auto"})
+    blocks = asked.invoke(HELLO).content_blocks
+    text("".join(block.get("reasoning", "") for block in blocks if block["type"] == "reasoning"))
+
+
+def _looked(model: Callable[..., Any]) -> None:
+    """LangChain's own form of an image."""
+    from langchain_core.messages import HumanMessage
+
+    def read(look: bool) -> int:
+        content: list[Any] = [{"type": "text", "text": HELLO}]
+        content += [{"type": "image", "base64": PICTURE, "mime_type": "image/png"}] if look else []
+        answer = model(model="seeing").invoke([HumanMessage(content=content)])
+        tokens: int = answer.usage_metadata["input_tokens"]
+        return tokens
+
+    seen(read)
+
+
+def langchain_images() -> None:
+    _looked(_langchain)
+    _looked(lambda **given: _langchain(use_responses_api=True, **given))
+
+
+def langchain_embeddings() -> None:
+    from langchain_openai import OpenAIEmbeddings
+
+    # It would count tokens with the vocabulary of a model of OpenAI's, and send those.
+    model = OpenAIEmbeddings(
+        base_url=f"{URL}/v1", api_key="none", model="embedder", check_embedding_ctx_length=False
+    )
+    vectors(model.embed_documents(TEXTS))
+    assert model.embed_query(TEXTS[1]) == model.embed_documents(TEXTS)[1]
+
+
+def _left(model: Any) -> None:
+    """A stream of LangChain's is given up."""
+
+    def read() -> None:
+        stream = model.stream(STORY)
+        next(chunk for chunk in stream if chunk.text)
+        stream.close()
+
+    cancelled(read)
+
+
+def langchain_cancel() -> None:
+    _left(_langchain(max_tokens=LONG))
+
+
+# --- langchain-anthropic -------------------------------------------------------------------------------
+
+
+def _langchainanthropic(**options: Any) -> Any:
+    from langchain_anthropic import ChatAnthropic
+
+    given = {"model": "claude-opus-4-8", "max_tokens": MOST, "max_retries": 0, **options}
+    return ChatAnthropic(base_url=URL, api_key="none", **given)
+
+
+def langchainanthropic_whole() -> None:
+    text(_langchainanthropic().invoke(HELLO).text)
+
+
+def langchainanthropic_stream() -> None:
+    chunks = list(_langchainanthropic().stream(HELLO))
+    text("".join(chunk.text for chunk in chunks))
+    assert any(chunk.usage_metadata for chunk in chunks)
+
+
+def langchainanthropic_tools() -> None:
+    tool = {"name": "get_weather", "description": "The weather.", "input_schema": CITY_SCHEMA}
+    bound = _langchainanthropic(max_tokens=300).bind_tools([tool], tool_choice="any")
+    message = bound.invoke(HELLO)
+    assert message.tool_calls[0]["args"]["city"] in ("Oslo", "Rome")
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "sunny"} for call in message.tool_calls
+    ]
+    unforced = _langchainanthropic().bind_tools([tool], tool_choice={"type": "none"})
+    answered(unforced.invoke([*MESSAGES, message, *results]).text)
+
+
+def langchainanthropic_structured() -> None:
+    for method in ("json_schema", "function_calling"):
+        bound = _langchainanthropic(max_tokens=300).with_structured_output(City, method=method)
+        answer = bound.invoke(HELLO)
+        assert isinstance(answer, City), (method, answer)
+
+
+def langchainanthropic_errors() -> None:
+    import anthropic
+
+    wrong = _langchainanthropic(temperature=9)
+    raises(anthropic.BadRequestError, lambda: wrong.invoke(HELLO), says="temperature")
+
+
+def langchainanthropic_thinking() -> None:
+    blocks = _langchainanthropic(model="thinking").invoke(HELLO).content_blocks
+    text("".join(block.get("reasoning", "") for block in blocks if block["type"] == "reasoning"))
+
+
+def langchainanthropic_images() -> None:
+    _looked(_langchainanthropic)
+
+
+def langchainanthropic_cancel() -> None:
+    _left(_langchainanthropic(max_tokens=LONG))
+
+
+# --- llama-index ---------------------------------------------------------------------------------------
+
+
+def _llamaindex(**options: Any) -> Any:
+    from llama_index.llms.openai_like import OpenAILike
+
+    given = {"model": "default", "max_tokens": MOST, "max_retries": 0, **options}
+    return OpenAILike(
+        api_base=f"{URL}/v1", api_key="none", is_chat_model=True, is_function_calling_model=True, **given
+    )
+
+
+def _asked() -> Any:
+    from llama_index.core.llms import ChatMessage
+
+    return ChatMessage(role="user", content=HELLO)
+
+
+def llamaindex_whole() -> None:
+    text(_llamaindex().chat([_asked()]).message.content)
+    text(_llamaindex().complete(HELLO).text)
+
+
+def llamaindex_stream() -> None:
+    text("".join(chunk.delta or "" for chunk in _llamaindex().stream_chat([_asked()])))
+
+
+class Where(BaseModel):
+    """What a tool is asked with."""
+
+    city: Literal["Oslo", "Rome"]
+
+
+def weather(city: str) -> str:
+    """The weather in a city."""
+    return f"sunny in {city}"
+
+
+def llamaindex_tools() -> None:
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.tools import FunctionTool
+
+    model, tool = _llamaindex(max_tokens=300), FunctionTool.from_defaults(weather, fn_schema=Where)
+    response = model.chat_with_tools([tool], chat_history=[_asked()], tool_required=True)
+    call, *_ = model.get_tool_calls_from_response(response)
+    assert call.tool_kwargs["city"] in ("Oslo", "Rome")
+    named = {"tool_call_id": call.tool_id}
+    result = ChatMessage(role="tool", content=str(tool(**call.tool_kwargs)), additional_kwargs=named)
+    answered(model.chat([_asked(), response.message, result]).message.content)
+
+
+def llamaindex_structured() -> None:
+    answer = _llamaindex(max_tokens=300, should_use_structured_outputs=True).as_structured_llm(City)
+    assert isinstance(answer.complete(HELLO).raw, City)
+
+
+def llamaindex_errors() -> None:
+    import openai
+
+    wrong = _llamaindex(additional_kwargs={"top_p": 3})
+    raises(openai.BadRequestError, lambda: wrong.complete(HELLO), says="top_p")
+
+
+def llamaindex_thinking() -> None:
+    answer = _llamaindex(model="thinking").chat([_asked()])
+    text("".join(block.content or "" for block in answer.message.blocks if block.block_type == "thinking"))
+    *_, last = _llamaindex(model="thinking").stream_chat([_asked()])
+    text("".join(block.content or "" for block in last.message.blocks if block.block_type == "thinking"))
+
+
+def llamaindex_images() -> None:
+    from llama_index.core.llms import ChatMessage, ImageBlock, TextBlock
+
+    def read(look: bool) -> int:
+        blocks: list[Any] = [TextBlock(text=HELLO)]
+        blocks += [ImageBlock(image=picture(), image_mimetype="image/png")] if look else []
+        answer = _llamaindex(model="seeing").chat([ChatMessage(role="user", blocks=blocks)])
+        tokens: int = answer.raw.usage.prompt_tokens
+        return tokens
+
+    seen(read)
+
+
+def llamaindex_embeddings() -> None:
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+    model = OpenAILikeEmbedding(model_name="embedder", api_base=f"{URL}/v1", api_key="none")
+    vectors(model.get_text_embedding_batch(TEXTS))
+    assert model.get_query_embedding(TEXTS[1]) == model.get_text_embedding_batch(TEXTS)[1]
+
+
+def llamaindex_cancel() -> None:
+    def read() -> None:
+        stream = _llamaindex(max_tokens=LONG).stream_complete(STORY)
+        next(chunk for chunk in stream if chunk.delta)
+        stream.close()
+
+    cancelled(read)
+
+
+# --- llm -----------------------------------------------------------------------------------------------
+
+
+def _llm(name: str = "default", **more: bool) -> Any:
+    """The model as its documentation sets up one of another server: in a file in its folder."""
+    import llm
+
+    folder = Path(tempfile.mkdtemp())
+    os.environ["LLM_USER_PATH"] = str(folder)
+    entry = {"model_id": "local", "model_name": name, "api_base": f"{URL}/v1", "api_key_name": "local"}
+    can = {"supports_tools": True, "supports_schema": True, "vision": True, **more}
+    (folder / "extra-openai-models.yaml").write_text(json.dumps([{**entry, **can}]))
+    (folder / "keys.json").write_text(json.dumps({"local": "none"}))
+    return llm.get_model("local")
+
+
+def llm_whole() -> None:
+    text(_llm().prompt(HELLO, max_tokens=MOST, stream=False).text())
+
+
+def llm_stream() -> None:
+    response = _llm().prompt(HELLO, max_tokens=MOST)
+    text("".join(response))
+    assert response.usage().output
+
+
+def llm_tools() -> None:
+    answered(_llm().chain(HELLO, tools=[weather], options={"max_tokens": 100}).text())
+
+
+def llm_structured() -> None:
+    City.model_validate_json(
+        _llm().prompt(HELLO, schema=City, max_tokens=300, temperature=0, stream=False).text()
+    )
+
+
+def llm_errors() -> None:
+    raises(Exception, lambda: _llm().prompt(HELLO, max_tokens=0).text())
+
+
+def llm_thinking() -> None:
+    response = _llm("thinking", responses=True, reasoning=True).prompt(HELLO)
+    text("".join(event.chunk for event in response.stream_events() if event.type == "reasoning"))
+
+
+def llm_images() -> None:
+    import llm
+
+    def read(look: bool) -> int:
+        given = [llm.Attachment(type="image/png", content=picture())] if look else []
+        response = _llm("seeing").prompt(HELLO, attachments=given, max_tokens=8, stream=False)
+        response.text()
+        tokens: int = response.usage().input
+        return tokens
+
+    seen(read)
+
+
+def llm_embeddings() -> None:
+    """Only models of OpenAI's have a name there; the address is that of its library."""
+    import llm
+
+    os.environ.update(OPENAI_BASE_URL=f"{URL}/v1", OPENAI_API_KEY="none")
+    vectors([list(vector) for vector in llm.get_embedding_model("3-small").embed_multi(TEXTS)])
+
+
+def llm_cancel() -> None:
+    def read() -> None:
+        pieces = iter(_llm().prompt(STORY, max_tokens=LONG))
+        next(piece for piece in pieces if piece)
+        pieces.close()
+
+    cancelled(read)
+
+
 # --- instructor ----------------------------------------------------------------------------------------
 
 
@@ -290,7 +774,8 @@ def _instructor(mode: str, **options: Any) -> Any:
     import instructor
 
     client = instructor.from_openai(_openai(), mode=instructor.Mode[mode])
-    given = {"model": "gpt-4o", "messages": MESSAGES, "max_tokens": 300, **options}
+    # At temperature 1 a small model may write white space between the values to the last token.
+    given = {"model": "gpt-4o", "messages": MESSAGES, "max_tokens": 300, "temperature": 0, **options}
     return client.chat.completions.create(response_model=City, max_retries=0, **given)
 
 

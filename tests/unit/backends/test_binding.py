@@ -183,7 +183,7 @@ def test_a_library_that_is_not_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(binding, "_chosen", [path])
     with pytest.raises(BackendError, match="it has no llama_version") as caught:
         binding._loaded(path)
-    assert "docs/llama-library.md" in (caught.value.hint or "")
+    assert "documentation: llama-library" in (caught.value.hint or "")
     assert "leave --llama-library out" in (caught.value.hint or "")
 
 

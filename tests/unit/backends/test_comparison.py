@@ -13,10 +13,10 @@ from foredraft.backends.comparison import (
     MOST_ROWS,
     QUICK,
     Effort,
-    Result,
     compare,
     compared_depths,
 )
+from foredraft.backends.differences import Result
 from foredraft.backends.passages import passages
 from foredraft.backends.probe import verdict_of
 from foredraft.backends.rewind import RewindingModel

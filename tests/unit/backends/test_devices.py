@@ -84,6 +84,7 @@ GPUS = (
         (("CUDA0", "CPU_Mapped", "CUDA1"), "CUDA0 NVIDIA H100 + CUDA1 NVIDIA L4"),
         (("MTL0_Mapped",), "MTL0 Apple M4"),
         (("RPC0[10.0.0.2:50052]",), "RPC0 10.0.0.2:50052"),
+        (("CPU_Mapped", "RPC1[10.0.0.3#2:50052]"), "RPC1[10.0.0.3:50052]"),
         (("BLAS",), "cpu"),
         ((), "cpu"),
     ],

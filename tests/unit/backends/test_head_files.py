@@ -227,7 +227,7 @@ def test_identities_of_trials_differ(folder: Path, target: Path) -> None:
     files, options = [read_gguf(target), read_gguf(head)], ModelOptions()
     found = {
         trial._identity(files[:1], options),
-        trial._identity(files[:1], options, as_head=True),
-        trial._identity(files, options, as_head=True),
+        trial._identity(files[:1], options, kind="head"),
+        trial._identity(files, options, kind="head"),
     }
     assert len(found) == 3

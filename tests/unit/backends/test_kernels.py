@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from ctypes.util import find_library
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -363,7 +364,7 @@ def test_another_tensor(unused: NativeLibrary, member: str, monkeypatch: pytest.
 
 def test_a_library_that_lacks_what_is_needed(unused: NativeLibrary) -> None:
     with pytest.raises(LeftOutError, match="ggml_backend_cpu_get_extra_buffer_types"):
-        unused.attach(ctypes.CDLL(None))
+        unused.attach(ctypes.CDLL(find_library("c")))
 
 
 @needed
@@ -371,11 +372,11 @@ def test_a_refusal_leaves_kernels_that_are_attached_as_they_are(tmp_path: Path) 
     """In a process of its own, which would end if they called what was not found."""
     assert LEVEL is not None
     script = (
-        "import ctypes, sys; from pathlib import Path; "
+        "import ctypes, sys; from ctypes.util import find_library; from pathlib import Path; "
         "from foredraft.backends.llamacpp import binding; "
         "from foredraft.backends.llamacpp.kernels import LeftOutError, NativeLibrary; "
         "native = NativeLibrary(Path(sys.argv[1])); native.attach(binding.library().handle)\n"
-        "try: native.attach(ctypes.CDLL(None))\n"
+        "try: native.attach(ctypes.CDLL(find_library('c')))\n"
         "except LeftOutError as reason: print(reason)\n"
         "print(native.handle.foredraft_found_by_models()); native.detach()"
     )
@@ -533,7 +534,7 @@ def test_the_hash_is_that_of_the_sources(tmp_path: Path, monkeypatch: pytest.Mon
 
 @dataclass
 class Compiler:
-    """A stand-in for `build._run` that writes libraries which say what they were defined to be."""
+    """A stand-in for `build.run` that writes libraries which say what they were defined to be."""
 
     ran: list[list[str]] = field(default_factory=list)
     version: str = "12.2.0"
@@ -562,7 +563,7 @@ class Compiler:
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     stand_in = Compiler()
     monkeypatch.setattr(build, "is_supported", lambda: True)
-    monkeypatch.setattr(build, "_run", stand_in)
+    monkeypatch.setattr(build, "run", stand_in)
     monkeypatch.setenv("CXX", "old-c++ --flag")
     return stand_in
 

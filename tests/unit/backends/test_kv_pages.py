@@ -6,14 +6,16 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gguf_factory
-from foredraft.backends.llamacpp import kv_pages, log
+from foredraft.backends.llamacpp import LlamaCppBackend, kv_pages, log
 from foredraft.backends.llamacpp.kv_pages import Buffer
+from foredraft.config import ModelOptions, Rope
 from foredraft.types import Rows
 from llamacpp_cases import opened
 
@@ -64,6 +66,28 @@ def test_a_context_takes_memory_as_cells_are_written(path: Path, monkeypatch: py
         for seq in range(SEQUENCES):
             model.forward([Rows(seq, 0, [7] * 100, 1)])
         assert 0 < resident(cells) < cells.size / 4
+
+
+@needed
+def test_loading_takes_no_memory_for_cells_either(path: Path) -> None:
+    asked = ModelOptions(
+        context_length=2_000_000, rope=Rope(freq_base=1e6), threads=1, gpu_layers=0, probe=False
+    )
+    LlamaCppBackend().load(path, replace(asked, context_length=512)).close()  # what is loaded once
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    model = LlamaCppBackend().load(path, asked)
+    reserved = model.info.memory["kv_cache"]
+    model.close()
+    assert reserved > 200 << 20
+    listed = 60 * model.info.context_length  # what llama.cpp notes of each cell
+    assert peak() - before < reserved / 16 + listed < reserved / 2
+
+
+def peak() -> int:
+    """The most bytes of this process in memory since `clear_refs`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
 def computed(path: Path) -> list[np.ndarray]:

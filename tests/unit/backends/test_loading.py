@@ -23,7 +23,7 @@ from foredraft.backends import cpu
 from foredraft.backends.llamacpp import BACKEND, abi, kernels, loading
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.kv_types import KV_TYPES
-from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.config import ModelOptions
 from foredraft.cpu_info import Processor
 from foredraft.engine.profile_store import key_of
 from foredraft.errors import (
@@ -158,7 +158,7 @@ BAD_FILES: list[tuple[Maker, type[ForedraftError], str, str]] = [
     (cut_in_the_weights, ModelFormatError, "truncated", "incomplete"),
     (vocabulary, ModelFormatError, "only a vocabulary", "full model file"),
     (unknown, UnsupportedModelError, "'nonesuch'", "pip install --upgrade"),
-    (embedding, UnsupportedModelError, "embedding model", "decoder-only"),
+    (embedding, UnsupportedModelError, "embedding model", "/v1/embeddings"),
     (newer_version, ModelFormatError, "version 99", "repeat it"),
 ]
 
@@ -287,7 +287,7 @@ def test_too_little_memory_for_the_context_is_a_capacity_error(tmp_path: Path) -
 import resource
 from pathlib import Path
 from foredraft.backends.llamacpp import BACKEND
-from foredraft.config import DEFAULT_CONTEXT, ModelOptions
+from foredraft.config import ModelOptions
 from foredraft.errors import CapacityError
 options = dict(threads=1, probe=False, gpu_layers=0)
 BACKEND.load(Path({str(path)!r}), ModelOptions(context_length=256, **options)).close()
@@ -330,14 +330,6 @@ def test_the_weights_are_the_same_mapped_or_read(tiny: Path, memory: str) -> Non
     assert model.info.settings["memory"] == memory
     model.close()
     other.close()
-
-
-def test_the_context_is_the_trained_one_up_to_a_limit(tiny: Path, tmp_path: Path) -> None:
-    long = gguf_factory.tiny_llama(tmp_path / "long.gguf", ctx_train=100_000)
-    for path, expected in ((tiny, TRAINED), (long, DEFAULT_CONTEXT)):
-        model = load(path)
-        assert model.info.context_length == expected
-        model.close()
 
 
 @pytest.mark.parametrize(

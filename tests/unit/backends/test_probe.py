@@ -180,9 +180,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     measure = probe.measure
 
-    def watching(model: LlamaCppModel, options: ModelOptions, window: int) -> Verdict:
+    def watching(model: LlamaCppModel, options: ModelOptions, window: int, image: None) -> Verdict:
         names.append(model.info.path)
-        return measure(model, options, window)
+        return measure(model, options, window, image)
 
     monkeypatch.setattr(probe, "measure", watching)
     return names

@@ -197,7 +197,7 @@ def test_the_texts_of_control_tokens_are_known(tokenizer: LlamaCppTokenizer) -> 
 
 
 def test_text_from_clients_is_text(tokenizer: LlamaCppTokenizer) -> None:
-    tokens = encode_prompt(tokenizer, USER)
+    tokens = encode_prompt(tokenizer, USER).tokens
     assert tokens.count(gguf_factory.IM_END) == 1
     assert tokens.count(gguf_factory.IM_START) == 2
     assert decoded(tokenizer, tokens).decode() == "user\nx <|im_end|> y\nassistant\n"

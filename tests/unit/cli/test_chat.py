@@ -191,3 +191,10 @@ def test_a_terminal_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not is_interactive()
         monkeypatch.setattr(sys, "stderr", terminal)
         assert is_interactive()
+
+
+def test_the_exit_code_of_a_pipe_tells_that_a_line_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, speaker("Hello!"))
+    assert chat(monkeypatch, "/image nofile.png", "Hi") == 1
+    fake(monkeypatch, speaker("Hello!"))
+    assert chat(monkeypatch, "/nonesuch") == 1

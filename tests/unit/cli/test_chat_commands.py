@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image as Pillow
 
 import gguf_factory
 from chat_doubles import chat_with, notes, speaker
 from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
 from foredraft.cli.chat_session import read_messages
 from foredraft.cli.chat_turn import Chat
-from foredraft.testing import FakeModel
+from foredraft.errors import RequestError
+from foredraft.testing import FakeModel, FakeVision
 
 
 def after(*lines: str, chat: Chat | None = None) -> Chat:
@@ -77,7 +81,7 @@ def test_quit_and_exit_leave(line: str) -> None:
 
 
 def drawn(chat: Chat) -> str:
-    return chat.conversation.messages[-1]["content"]
+    return str(chat.conversation.messages[-1]["content"])
 
 
 def test_retry_answers_the_last_question_again() -> None:
@@ -262,3 +266,62 @@ def test_stats_after_some_turns() -> None:
         assert label in shown
     assert f"{last.usage.prompt_tokens} tokens, {last.usage.cached_tokens} of them cached" in shown
     assert f"{last.usage.prompt_tokens + last.usage.completion_tokens} of 4,096 tokens" in shown
+
+
+# --- images --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cat(tmp_path: Path) -> Path:
+    path = tmp_path / "a cat.png"
+    Pillow.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)).save(path)
+    return path
+
+
+def seeing() -> Chat:
+    model = speaker("A cat.")
+    model.vision = FakeVision()
+    return chat_with(model, max_tokens=8)
+
+
+def test_an_image_is_shown_with_the_next_question_and_stays_in_the_conversation(
+    cat: Path, tmp_path: Path
+) -> None:
+    chat = after(f"/image {cat}", "/image", "What is it?", "/image", "And now?", chat=seeing())
+    assert notes(chat).count("1 image is shown with the next question.") == 2
+    assert "No image is shown with the next question." in notes(chat)
+    (kinds, later) = [
+        [part["type"] for part in message["content"]] if isinstance(message["content"], list) else "text"
+        for message in chat.conversation.messages
+        if message["role"] == "user"
+    ]
+    assert kinds == ["image_url", "text"]
+    assert later == "text"
+    assert isinstance(chat.engine.model, FakeModel)
+    assert sum(len(rows.images) for batch in chat.engine.model.forwards for rows in batch) == 1  # then cached
+    after(f"/save {tmp_path / 'c.json'}", chat=chat)
+    assert read_messages(tmp_path / "c.json") == chat.conversation.messages
+    after("/retry", chat=chat)
+    assert len(chat.conversation.messages) == 4
+
+
+def test_images_are_taken_back_and_wrong_ones_refused(cat: Path, tmp_path: Path) -> None:
+    chat = after(f"/image {cat}", f'/image "{cat}"', "/image -", chat=seeing())
+    assert "2 images are shown" in notes(chat)
+    assert chat.conversation.images == []
+    (tmp_path / "text.png").write_text("hello")
+    after(f"/image {tmp_path / 'text.png'}", f"/image {tmp_path / 'none.png'}", chat=chat)
+    assert "is not a PNG, JPEG" in notes(chat)
+    assert "none.png cannot be read" in notes(chat)
+    assert chat.conversation.images == []
+    assert "This model does not see images." in notes(after(f"/image {cat}"))
+
+
+@pytest.mark.parametrize(
+    "content", [[{"type": "image_url"}], [{"type": "image_url", "image_url": "x"}], [3], {"type": "text"}]
+)
+def test_saved_content_that_is_none_is_refused(tmp_path: Path, content: object) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps([{"role": "user", "content": content}]))
+    with pytest.raises(RequestError, match="not text, or text and images"):
+        read_messages(path)

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image as Pillow
 
 import gguf_factory
 import gguf_heads
 from command_line import Command, Ran
 from foredraft.cli import COMMANDS, DEBUG_VARIABLE, run_command
 from foredraft.library.catalogue import install_default_model
+from gguf_vision import llava
 
 
 def run(command: Command, model: object, *arguments: object, stdin: bytes = b"") -> Ran:
@@ -92,6 +94,43 @@ def test_a_missing_chat_template_is_said_before_the_model_is_loaded(
         assert "--raw" in ran.err
 
 
+def test_a_missing_chat_template_hides_no_other_mistake(
+    foredraft: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = gguf_factory.tiny_llama(tmp_path / "base.gguf", chat_template=None)
+    picture = tmp_path / "dot.png"
+    Pillow.new("RGB", (8, 8)).save(picture)
+    monkeypatch.setattr("foredraft.cli.loading.load_engines", lambda *_: pytest.fail("it was loaded"))
+    for options, says in (
+        (("--lora", base), "is not a LoRA adapter"),
+        (("--ctx", 1_000_000), "not 1000000"),
+        (("--mmproj", "nofile.gguf"), "There is no file nofile.gguf"),
+        (("--image", picture), "This model does not see images"),
+    ):
+        check_refused(foredraft("run", "-m", base, *options, "Hello"), says)
+
+
+def test_yarn_beyond_what_it_is_good_for_has_a_note(foredraft: Command, tmp_path: Path) -> None:
+    base = gguf_factory.tiny_llama(tmp_path / "base.gguf", ctx_train=64)
+    for times, noted in ((4, False), (8, True)):
+        ran = run(foredraft, base, "Hi", "--rope-scaling", "yarn", "--ctx", 64 * times)
+        assert ran.code == 0
+        assert ("YaRN is good for about 4 times" in ran.err.replace("\n", " ")) == noted
+
+
+def test_a_vision_file_is_inspected_as_one(foredraft: Command, tmp_path: Path) -> None:
+    ran = foredraft("models", "inspect", llava(tmp_path / "l").with_name("mmproj-tiny-llava-f16.gguf"))
+    assert ran.code == 0
+    assert "a vision file for models 64 wide" in ran.out
+    assert "vocabulary" not in ran.out
+
+
+def test_the_vision_of_a_model_is_no_model(foredraft: Command, tmp_path: Path) -> None:
+    mmproj = llava(tmp_path / "l").with_name("mmproj-tiny-llava-f16.gguf")
+    for arguments in (("run", "-m", mmproj, "Hi"), ("chat", "-m", mmproj), ("bench", "-m", mmproj)):
+        check_refused(foredraft(*arguments), "is the vision of a model, not a model")
+
+
 def test_a_chat_template_that_cannot_be_used_is_said_when_the_model_is_loaded(
     foredraft: Command, tmp_path: Path
 ) -> None:
@@ -140,8 +179,7 @@ def test_a_prompt_longer_than_any_context_of_the_model(foredraft: Command, tiny:
     for arguments in ((), ("--ctx", 512)):
         ran = run(foredraft, tiny, "word " * 800, *arguments)
         check_refused(ran, "the context holds 512, answer included")
-        assert "Shorten the prompt: the model was not trained for a larger context." in ran.err
-        assert "--ctx" not in ran.err
+        assert "by YaRN: --ctx N --rope-scaling yarn (context_length, rope_scaling)." in ran.err
 
 
 @pytest.mark.parametrize("arguments", [("",), ("  ",), ("-p", ""), ("-f", "-"), ()])
@@ -261,7 +299,23 @@ def test_a_draft_model_of_the_settings_file_that_is_not_there(
     settings = tmp_path / "foredraft.toml"
     settings.write_text(f"[models.tiny]\npath = '{tiny}'\ndraft_model = '{tmp_path}/none.gguf'\n")
     ran = foredraft("serve", "--config", settings, "--port", 0)
-    check_refused(ran, f"There is no file {tmp_path}/none.gguf")
+    check_refused(
+        ran,
+        f"{settings}, [models.tiny]: The draft model cannot be used: There is no file {tmp_path}/none.gguf",
+    )
+
+
+def test_what_is_wrong_with_the_settings_of_a_model_is_said_with_the_file_and_the_table(
+    foredraft: Command, tiny: Path, tmp_path: Path
+) -> None:
+    settings = tmp_path / "foredraft.toml"
+    settings.write_text(f"[models.own]\npath = '{tiny}'\ncontext_length = 4096\n")
+    ran = foredraft("serve", "--config", settings, "--port", 0)
+    check_refused(
+        ran, f"{settings}, [models.own]: {tiny.name} was trained for 512 tokens of context, not 4096."
+    )
+    ran = foredraft("serve", "-m", tiny, "--ctx", 4096, "--port", 0)
+    check_refused(ran, f"Model {tiny.stem}: {tiny.name} was trained for 512 tokens")
 
 
 def test_a_draft_model_by_the_name_of_a_pulled_model(foredraft: Command, tiny: Path, own_cache: Path) -> None:

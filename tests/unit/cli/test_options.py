@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from foredraft.cli.options import (
     take_speculation,
 )
 from foredraft.cli.sampling import sampling_options, take_sampling
-from foredraft.config import ModelOptions
+from foredraft.config import ModelOptions, OtherPrograms
+from foredraft.engine import options as engine_options
 from foredraft.engine.options import EngineOptions
 from foredraft.errors import SpeculationStringError
 from foredraft.types import SamplingParams
@@ -131,7 +133,9 @@ def test_defaults_are_those_of_the_library_but_for_what_a_chat_needs() -> None:
     parsed = parse()
     assert parsed["sampling"] == SamplingParams(temperature=0.7, top_p=0.9, stop_repetition=True)
     assert parsed["model"].pop("remember") is True
-    assert ModelOptions(**parsed["model"]) == ModelOptions()
+    usual = engine_options.model_options({})
+    assert engine_options.model_options(parsed["model"]) == usual
+    assert replace(usual.model, cache_dir=None, other_programs=OtherPrograms()) == ModelOptions()
 
 
 def test_sampling_flags() -> None:
@@ -160,8 +164,14 @@ def test_model_flags() -> None:
     options = parse(*line.split(), "--llama-library", "lib.so")["model"]
     assert options == {
         "context_length": 512,
+        "mmproj": None,
+        "rope_scaling": "auto",
+        "rope_scale": 0.0,
+        "rope_freq_base": 0.0,
+        "yarn_orig_ctx": 0,
         "threads": 1,
         "gpu_layers": 0,
+        "rpc": (),
         "llama_library": Path("lib.so"),
         "memory": "ram",
         "batch": 64,

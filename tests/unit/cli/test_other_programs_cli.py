@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,9 @@ def test_serve_a_model_of_the_settings_file(blob: Path) -> None:
     settings = ServerSettings(models={"writer": model})
     others = paths.other_programs()
     assert size_on_disk(settings, others)(model) == blob.stat().st_size
+    other = replace(model, mmproj=str(blob))  # a file of that size
+    assert size_on_disk(settings, others)(other) == 2 * blob.stat().st_size
+    assert size_on_disk(settings, others)(replace(model, mmproj="none")) == blob.stat().st_size
     with loader(settings, other_programs=others)(model) as engine:
         assert engine.model.info.size_bytes
 

@@ -255,7 +255,7 @@ def test_sampling_is_as_the_model_recommends_unless_told_otherwise(
         taken.append(params)
         raise RequestError("enough")
 
-    monkeypatch.setattr(Engine, "generate", generate)
+    monkeypatch.setattr(Engine, "stream", generate)
     recommended: dict[str, float] = {}
     monkeypatch.setattr("foredraft.backends.llamacpp.loading.recommended_in_gguf", lambda _: recommended)
     for found, flags, expected in (
@@ -318,6 +318,7 @@ def test_the_keys_of_the_json_object(run: Runner) -> None:
         "completion_tokens_details",
     }
     assert set(value["usage"]["completion_tokens_details"]) == {
+        "reasoning_tokens",
         "accepted_prediction_tokens",
         "rejected_prediction_tokens",
     }
@@ -485,7 +486,7 @@ def test_a_failure_while_generating(foredraft: Command, tiny: Path, monkeypatch:
 
     monkeypatch.setattr(LlamaCppModel, "forward", forward)
     options = ("-t", 1, "-n", 4, "--ctx", 64, "--speculate", "off")
-    monkeypatch.setattr("foredraft.backends.llamacpp.loading.probed", lambda model, *_: model)
+    monkeypatch.setattr("foredraft.backends.llamacpp.loading.probed", lambda model, *_, **__: model)
     ran = foredraft("run", tiny, "Hello", *options)
     assert (ran.code, ran.out) == (1, "\n")
     assert "Error: Generation failed: the device is gone" in ran.err
@@ -513,4 +514,4 @@ def test_events_are_shown_as_they_come(
         "foredraft.cli.render.StreamPrinter.write", lambda self, text, origin="": shown.append(origin)
     )
     assert foredraft("run", tiny, "Hello", "-t", 1, "-n", 4, "--speculate", "off").code == 0
-    assert shown == ["target"] * 4 + [""]
+    assert shown == ["target"] * 5

@@ -116,8 +116,8 @@ def test_requests_are_apart_and_stopping_frees_them() -> None:
 def test_nothing_is_compiled_for_requests_without_a_constraint() -> None:
     """So that `auto` can hold this drafter where llguidance is not installed."""
 
-    def compiler(constraint: Constraint) -> GrammarState:
-        raise AssertionError(constraint)
+    def compiler(params: SamplingParams) -> GrammarState:
+        raise AssertionError(params)
 
     drafter = GrammarDrafter(compiler)
     request = started(drafter, None)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from foredraft.drafters.heads import ROWS, HeadsDrafter, _Kept, create
 from foredraft.drafters.stepwise import TREE
 from foredraft.errors import OutOfKVError, SpeculationStringError, UnsupportedModelError
+from foredraft.images import ImageSpan, PreparedImage
 from foredraft.protocols import RequestView
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.testing import (
@@ -664,3 +665,21 @@ def test_a_head_gets_the_columns_that_it_needs() -> None:
     made.close()
     made.close()
     assert head.closed
+
+
+@pytest.mark.parametrize("block", [0, 4])
+@pytest.mark.parametrize("after", [0, 3])
+def test_rows_of_images_are_not_read(block: int, after: int) -> None:
+    """The first row is the one of the first token behind the last image, also where that is generated."""
+    bench = Bench(block=block)
+    prompt = [1, 2, 0, 0, 0, 4, 0, 0, *range(5, 5 + after)]
+    images = PreparedImage("a", (0, 0, 0), ((0, 3),)), PreparedImage("b", (0, 0), ((0, 2),))
+    spans = ImageSpan(2, 3, images[0]), ImageSpan(6, 2, images[1])
+    request = RequestView(1, [*prompt, 9], SamplingParams(), 1, len(prompt), images=spans)
+    bench.drafter.start(request)
+    bench.compute(request, 0)
+    assert bench.draft(request) is not None
+    assert bench.read == [(8, 1 + after)]
+    bench.commit(request, [3])
+    assert bench.draft(request) is not None
+    assert bench.read[1:] in ([(9 + after, 1)], [(8, 2 + after)])

@@ -11,7 +11,7 @@ from drafter_cases import commit, draft, start
 from foredraft.drafters import suffix_store
 from foredraft.drafters.suffix import LOADED_SCOPES, SuffixDrafter, create
 from foredraft.errors import SpeculationStringError
-from foredraft.protocols import Drafter, RequestView
+from foredraft.protocols import UNKEPT, Drafter, RequestView
 from foredraft.testing import FakeModel, drafter_context, run_drafter
 from foredraft.types import Draft, DraftLimit, Outcome
 
@@ -231,6 +231,14 @@ def test_scopes_never_mix(tmp_path: Path) -> None:
     assert draft_when_read(again, OUTPUT[:10], scope="bob") is None
     assert draft_when_read(again, OUTPUT[:10], scope="") is None
     assert draft_when_read(again, OUTPUT[:10], scope="ann") is not None
+
+
+def test_an_unkept_scope_finds_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    drafter = create(drafter_context(store=tmp_path), {"min-p": "0"})
+    say(drafter, scope=f"{UNKEPT}x")
+    assert draft_when_read(drafter, OUTPUT[:10], number=2, scope=f"{UNKEPT}x") is None
+    drafter.close()
+    assert not list(tmp_path.rglob("*.bin"))
 
 
 def test_vocabularies_never_mix(tmp_path: Path) -> None:

@@ -74,3 +74,11 @@ def test_windows_stop_at_the_texts_ends() -> None:
 def test_lengths_are_counted_up_to_the_reach() -> None:
     index = SuffixIndex((1,), [7] * 200)
     assert [index.common(end, index.tail()) for end in (199, 63, 62, 1)] == [63, 63, 62, 1]
+
+
+@given(st.lists(st.integers(0, 1), max_size=40), st.integers(0, 17), st.integers(1, 20))
+def test_short_matches_are_as_long_as_measured_in_full(text: list[int], short: int, most: int) -> None:
+    index = SuffixIndex((1,), text)
+    tail = index.tail(most)
+    for end in range(len(text)):
+        assert index.common(end, tail, short) == index.common(end, tail)

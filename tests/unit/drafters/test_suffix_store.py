@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foredraft.drafters import suffix_store
 from foredraft.drafters.suffix_index import SEPARATOR
-from foredraft.drafters.suffix_store import FLUSH_TOKENS, SuffixStore, describe, forget
+from foredraft.drafters.suffix_store import FLUSH_S, FLUSH_TOKENS, SuffixStore, describe, forget
 
 
 def store(folder: Path, *, scope: str = "", vocab_hash: str = "v", max_tokens: int = 1000) -> SuffixStore:
@@ -333,3 +333,18 @@ def test_the_format_is_stable(tmp_path: Path) -> None:
     assert np.frombuffer(data[40:], "<i4").tolist() == [1, 2]
     assert data[32:36] == b"\x02\x00\x00\x00"
     assert len(data) == 48
+
+
+def test_a_few_tokens_are_due_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("foredraft.drafters.suffix_store.monotonic", lambda: now[0])
+    writer = store(tmp_path)
+    now[0] += 2 * FLUSH_S
+    full = [writer.full]
+    for passed, token in ((0, 1), (FLUSH_S, 2)):
+        now[0] += passed
+        writer.add([token])
+        full.append(writer.full)
+    writer.flush()
+    writer.add([3])
+    assert [*full, writer.full] == [False, False, True, False]

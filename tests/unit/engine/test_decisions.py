@@ -87,7 +87,7 @@ def test_nothing_of_a_text_is_told() -> None:
 
 def test_a_request_that_may_not_be_drafted_for_says_so() -> None:
     heard = answered(guessing(), max_draft=0)
-    assert {choice.reason for decision in heard for choice in decision.choices} == {Reason.NO_ROOM}
+    assert {choice.reason for decision in heard for choice in decision.choices} == {Reason.SWITCHED_OFF}
     assert heard[0].choices[0].asked == ()
 
 

@@ -103,6 +103,36 @@ def test_before_it_stops_the_rest_is_observed() -> None:
     assert not silent.open
 
 
+@pytest.mark.parametrize("drafted", [True, False])
+def test_late_drafters_read_a_text_when_they_first_draft_for_it(drafted: bool) -> None:
+    silent = ScriptedDrafter(lambda history: None)
+    drafters, view = Drafters([silent], 16, late=True), RequestView(1, [1, 2, 3], prompt_length=3)
+    request = make_request(view, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
+    drafters.start(view)
+    commit(drafters, view, [4])
+    assert not silent.open
+    if drafted:
+        drafters.draft([request], {silent.name: [LIMIT]})
+        assert silent.open
+        assert silent.outcomes == [], "the text that it began with has the token"
+    changed = commit(drafters, view, [5])
+    drafters.stop(view)
+    assert silent.outcomes == ([changed] if drafted else [])
+    assert not silent.open
+    assert not drafters.notes
+
+
+def test_a_text_that_was_not_read_repeats_nothing() -> None:
+    matching = Matching(lambda history: None)
+    drafters, view = Drafters([matching], 16, late=True), RequestView(1, [1, 2, 3], prompt_length=3)
+    request = make_request(view, FakeModel(16).tokenizer, context_length=64, vocab_size=16)
+    drafters.start(view)
+    (proposer,) = drafters.proposers()
+    assert proposer.match_length(view) == 0
+    drafters.draft([request], {matching.name: [LIMIT]})
+    assert proposer.match_length(view) == 3
+
+
 # --- match_length --------------------------------------------------------------------------------------
 
 

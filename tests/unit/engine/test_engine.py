@@ -176,6 +176,24 @@ def test_abort_frees_the_place_and_reports_what_was_made() -> None:
     assert engine.idle
 
 
+def test_stop_ends_a_request_with_its_text_and_says_why() -> None:
+    engine = Engine(FakeModel(sequences=1))
+    started: list[int] = []
+    engine.on_start = lambda view, cached: started.append(view.id)
+    running = engine.add(PROMPT, SamplingParams(max_tokens=50))
+    waiting = engine.add([1], SamplingParams(max_tokens=2))
+    for _ in range(4):
+        engine.step()
+    for request, tokens in ((running, 4), (waiting, 0)):
+        [end] = engine.stop(request, "Enough.")
+        assert isinstance(end, FinishEvent)
+        assert (end.reason, end.notice, end.error) == (FinishReason.STOPPED, "Enough.", None)
+        assert end.usage.completion_tokens == tokens
+        assert engine.stop(request, "Again.") == []
+    assert started == [running], "the other one never had a place"
+    assert engine.idle
+
+
 def test_closing_a_stream_early_aborts_its_request() -> None:
     engine = Engine(FakeModel())
     stream = engine.stream(PROMPT, max_tokens=50)

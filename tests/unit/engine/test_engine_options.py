@@ -25,7 +25,7 @@ def read(**options: object) -> LoadOptions:
 def test_nothing_given_is_the_defaults() -> None:
     folder = default_cache_dir()
     options = ModelOptions(cache_dir=folder, other_programs=usual_places())
-    assert read() == (options, folder, True, 0)
+    assert read() == (options, folder, True, 0, "")
     assert read(cache_dir=None)[1] == folder
 
 
@@ -53,7 +53,9 @@ def test_good_values_reach_the_backend_as_they_are(options: Mapping[str, Any]) -
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
-    settings, _, remember, _ = read(context_length=np.int64(64), gpu_layers=np.int8(-1), remember=np.bool_(0))
+    settings, _, remember, *_ = read(
+        context_length=np.int64(64), gpu_layers=np.int8(-1), remember=np.bool_(0)
+    )
     assert (settings.context_length, settings.gpu_layers, remember) == (64, -1, False)
     assert type(settings.context_length) is type(settings.gpu_layers) is int
     assert type(remember) is bool

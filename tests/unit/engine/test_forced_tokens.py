@@ -11,7 +11,7 @@ import pytest
 from foredraft import Engine, SamplingParams
 from foredraft.drafters.grammar import GrammarDrafter
 from foredraft.protocols import RequestView
-from foredraft.sampling.constraint import compile_constraint
+from foredraft.sampling.thought import answer_guide
 from foredraft.testing import FakeModel
 from foredraft.types import Constraint, Draft, DraftLimit, Outcome, SpeculationStats
 from http_server import writing_logits
@@ -58,7 +58,7 @@ def answers(ms: float) -> list[SpeculationStats]:
     """Three answers in the schema, beside a drafter that takes so long; a plain round takes 10 ms."""
     model = FakeModel(logits=writing_logits(end=-60))
     beside = NothingToSay(model, ms)
-    grammar = GrammarDrafter(lambda constraint: compile_constraint(constraint, model.tokenizer))
+    grammar = GrammarDrafter(lambda params: answer_guide(params, model.tokenizer))
     params = SamplingParams(max_tokens=800, constraint=Constraint("json_schema", json.dumps(SCHEMA)))
     with Engine(model, drafters=[grammar, beside], planner=auto_planner(), clock=beside.clock) as engine:
         return [engine.generate("hello", params).speculation for _ in range(3)]

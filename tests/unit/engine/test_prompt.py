@@ -60,7 +60,7 @@ CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": 
     ],
 )
 def test_text_and_token_ids(prompt: object) -> None:
-    tokens = encode_prompt(FakeTokenizer(), prompt)
+    tokens = encode_prompt(FakeTokenizer(), prompt).tokens
     assert tokens == [97, 98, 99]
     assert {type(token) for token in tokens} == {int}
 
@@ -154,11 +154,16 @@ def test_every_other_message_needs_content(message: dict[str, object], silent: d
     assert "tool_calls" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "file", "refusal", ""])
+@pytest.mark.parametrize("kind", ["input_image", "input_audio", "file", "refusal", ""])
 def test_parts_that_are_not_text_are_refused_by_type(kind: str) -> None:
     with pytest.raises(RequestError, match=f"The user message .* of type '{kind}'") as caught:
         messages_for_template({"role": "user", "content": [text_part("see:"), {"type": kind, kind: {}}]})
     assert caught.value.hint
+
+
+def test_an_image_without_a_url_is_refused() -> None:
+    with pytest.raises(RequestError, match="An image of the user message has no url"):
+        messages_for_template({"role": "user", "content": [{"type": "image_url", "image_url": {}}]})
 
 
 @pytest.mark.parametrize(
@@ -210,6 +215,16 @@ def test_a_prompt_needs_a_token_and_leaves_room_for_one() -> None:
 
 
 LARGER = "Shorten the prompt, or load the model with a larger context (--ctx, context_length)"
+
+
+def test_a_long_prompt_of_a_model_whose_positions_can_be_scaled() -> None:
+    info = replace(FakeModel(context_length=3).info, trained_context=3, scalable=True)
+    with pytest.raises(ContextLengthError) as caught:
+        check_tokens([1, 2, 3], info)
+    assert caught.value.hint == (
+        "Shorten the prompt, or load the model with a larger context than it was trained for, by YaRN: "
+        "--ctx N --rope-scaling yarn (context_length, rope_scaling)."
+    )
 
 
 @pytest.mark.parametrize(

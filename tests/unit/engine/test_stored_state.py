@@ -39,7 +39,7 @@ def store_of(folder: Path, *, remember: bool = True) -> PlannerStore:
 
 def first_probability(planner: AutoPlanner) -> float:
     """That of a draft it has seen nothing of in this run."""
-    return planner.acceptance.survivals(9, [DRAFT], 0)[0][0]
+    return planner.acceptance_of(0).survivals(9, [DRAFT], 0)[0][0]
 
 
 def test_a_new_engine_begins_where_the_last_one_ended(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_new_engine_begins_where_the_last_one_ended(tmp_path: Path) -> None:
     again = auto_planner()
     assert store_of(tmp_path).load(again), "enough to begin with"
     assert first_probability(again) > first_probability(auto_planner())
-    again.cost.focus(100, 1)
+    again.cost.focus(Load(1, 0, 100))
     assert again.cost.costs(8)[7] == pytest.approx(1.7)
 
 
@@ -104,7 +104,7 @@ def test_a_stored_curve_from_a_busy_moment_gives_way_to_measurements(tmp_path: P
     )
     planner = auto_planner()
     store_of(tmp_path).load(planner)
-    planner.cost.focus(100, 1)
+    planner.cost.focus(Load(1, 0, 100))
     assert planner.cost.costs(4)[3] < 4.4, "a stored value counts only where it is cheap"
     for _ in range(5):
         teach(planner, linear(0.1), most=8)

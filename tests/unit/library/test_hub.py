@@ -30,7 +30,6 @@ REPOSITORY = {
     "README.md": b"# Tiny",
     "Tiny-Q8_0.gguf": CONTENT["Q8_0"],
     "Tiny-Q4_0.gguf": CONTENT["Q4_0"],
-    "mmproj-Tiny-f16.gguf": b"projector",
     "BF16/Tiny-BF16-00001-of-00002.gguf": b"1" * 3000,
     "BF16/Tiny-BF16-00002-of-00002.gguf": b"2" * 2000,
 }

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def remove(name: str | Path, folder: Path, others: OtherPrograms | None = None) -> int:
     """Deletes it; the bytes that this freed."""
-    removal = to_remove(str(name), folder, others or OtherPrograms())
+    [removal] = to_remove([str(name)], folder, others or OtherPrograms())
     removal.carry_out()
     return removal.size_bytes
 
@@ -79,7 +79,7 @@ def test_what_is_no_part_of_a_model_of_safetensors_stays(folder: Path) -> None:
     others = (".env", ".other-Q4_0.gguf.0123.part", "notes.md", "train.jsonl", "figures/loss.json")
     for name in (*own, *left, *others):
         put(folder / "My-1.5B" / name, b"{}")
-    removal = to_remove("My-1.5B", folder, OtherPrograms())
+    [removal] = to_remove(["My-1.5B"], folder, OtherPrograms())
     assert [path.name for path in removal.files] == sorted((*own, *left))
     assert [path.name for path in removal.rest] == [".env", "figures", "notes.md", "train.jsonl"]
     removal.carry_out()

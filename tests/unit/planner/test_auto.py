@@ -56,7 +56,7 @@ def test_a_stall_while_the_size_of_forwards_changes_leaves_all_costs_positive() 
             forward(rows, ms)
     for _ in range(20):
         forward(2, 5.1, batch=2)
-    costs.focus(8, 2)
+    costs.focus(Load(2, 0, 8))
     assert costs.baseline_ms > 0.0
     assert min(costs.costs(8)) > 0.0
 
@@ -86,11 +86,11 @@ def test_candidates_of_before_a_preemption_are_not_scored_by_what_comes_after() 
     planner.choose([view], [[Draft((5,), "a")]], load)
     view.tokens.extend([5, 9])  # the first of them when its prompt was read again
     planner.observe([Round(load, 1, {"a": 0.1}, V1_MS, 0.0, ((1, Outcome(3, (9,))),))])
-    assert planner.acceptance.state()["counts"] == {}
+    assert planner.acceptance_of(0).state()["counts"] == {}
 
 
 @pytest.mark.parametrize("weight", [1e3, -1e9, float("nan")])
 def test_a_damaged_weight_is_left_out(weight: float) -> None:
     planner = AutoPlanner(CAPABLE)
     planner.load_state({"acceptance": {"weights": {"5": weight}, "mixes": {"a|1": [weight, 1, 1]}}})
-    assert planner.acceptance.state()["weights"] == {}
+    assert planner.acceptance_of(0).state()["weights"] == {}

@@ -18,17 +18,14 @@ from foredraft.planner.cost import (
     NEAR_ROUNDS,
     OUTDATED_ROUNDS,
     PRIOR_SLOPE,
-    SHALLOW_TOKENS,
     STALE_ROUNDS,
     TOLERANCE,
     WINDOW,
     CostCurve,
     RelativeCosts,
-    band_of,
-    batch_class,
-    depth_of,
     pooled,
 )
+from foredraft.planner.cost_key import SHALLOW_TOKENS, band_of, batch_class, depth_of
 from foredraft.types import Draft, Load, Outcome, Round
 
 PLAIN_MS = 10.0
@@ -382,24 +379,24 @@ def test_every_depth_band_has_a_depth_of_its_own() -> None:
 
 def test_a_depth_begins_like_the_nearest_and_learns_by_itself() -> None:
     curve = measured({2: 1.5, 8: 3.0})
-    curve.focus(4000, 1)
+    curve.focus(Load(1, 0, 4000))
     assert curve.forward_cost(8) == pytest.approx(3.0)
     play(curve, 1, 8, truth=linear(5 / 7), depth=4000, times=10)
     assert curve.forward_cost(8) == pytest.approx(6.0)
-    curve.focus(100, 1)
+    curve.focus(Load(1, 0, 100))
     assert curve.forward_cost(8) == pytest.approx(3.0)
 
 
 def test_fewer_threads_have_a_curve_of_their_own_which_is_not_kept() -> None:
     curve = measured({2: 1.1, 8: 2.3})
-    curve.focus(0, 1, 1)
+    curve.focus(Load(1, 0, 0, idle_threads=1))
     assert curve.forward_cost(8) == pytest.approx(2.3), "as with all threads until it was measured"
     for rows in (1, 8) * 20:
         load = Load(1, 0, 0, idle_threads=1)
         ms = 2 * PLAIN_MS * (3.3 if rows == 8 else 1.0)
         curve.learn(Round(load, rows, {}, ms, 0.0, decoding(ms, [rows - 1]).outcomes))
     assert curve.forward_cost(8) == pytest.approx(3.3)
-    curve.focus(0, 1)
+    curve.focus(Load(1, 0, 0))
     assert curve.forward_cost(8) == pytest.approx(2.3)
     kept = curve.state()["milliseconds"]["192"]
     assert kept["8"] / kept["1"] == pytest.approx(2.3)
@@ -407,7 +404,7 @@ def test_fewer_threads_have_a_curve_of_their_own_which_is_not_kept() -> None:
 
 def test_a_baseline_is_that_of_as_many_threads() -> None:
     curve = measured({2: 1.1, 8: 2.3})
-    curve.focus(0, 1, 1)
+    curve.focus(Load(1, 0, 0, idle_threads=1))
     assert curve.baseline_ms == pytest.approx(PLAIN_MS), "as with all threads until it was measured"
     assert curve.known
     due = [curve.stale]
@@ -417,7 +414,7 @@ def test_a_baseline_is_that_of_as_many_threads() -> None:
     assert curve.baseline_ms == pytest.approx(2 * PLAIN_MS)
     assert [*due, curve.stale] == [True, False]
     assert curve.state()["milliseconds"]["192"]["1"] == pytest.approx(PLAIN_MS)
-    curve.focus(0, 1)
+    curve.focus(Load(1, 0, 0))
     assert curve.baseline_ms == pytest.approx(PLAIN_MS)
 
 
@@ -430,15 +427,15 @@ def batch_rounds(curve: CostCurve, *rounds: tuple[Sequence[int], float], times: 
 
 def test_a_batch_size_has_a_curve_of_its_own() -> None:
     curve = measured({2: 1.5, 4: 1.8})
-    curve.focus(0, 2)
+    curve.focus(Load(2, 0, 0))
     assert curve.costs(3)[2] == pytest.approx(1.8), "nothing else was measured yet"
     assert curve.per_request == pytest.approx(0.75)
     batch_rounds(curve, ([0, 0], 1.5), ([2, 0], 3.2))
     assert curve.costs(3) == pytest.approx([1.5, 2.35, 3.2])
     assert added(curve, [1, 1]) == pytest.approx(1.7)
-    curve.focus(0, 4)
+    curve.focus(Load(4, 0, 0))
     assert curve.costs(1) == pytest.approx([3.2]), "four requests are like two rather than one"
-    curve.focus(0, 1)
+    curve.focus(Load(1, 0, 0))
     assert curve.costs(4)[3] == pytest.approx(1.8), "and one alone is as it was"
     assert list(curve.state()["milliseconds"]["192"]) == ["1", "2", "4"]
 
@@ -446,9 +443,9 @@ def test_a_batch_size_has_a_curve_of_its_own() -> None:
 def test_a_plain_forward_of_four_is_not_one_of_three_with_a_draft() -> None:
     curve = measured({2: 1.5, 3: 1.6, 4: 1.8})
     batch_rounds(curve, ([0] * 4, 1.8), ([0] * 3, 1.6), ([1, 0, 0], 3.0))
-    curve.focus(0, 3)
+    curve.focus(Load(3, 0, 0))
     assert curve.costs(2) == pytest.approx([1.6, 3.0])
-    curve.focus(0, 4)
+    curve.focus(Load(4, 0, 0))
     assert curve.costs(1) == pytest.approx([1.8])
 
 
@@ -477,14 +474,14 @@ def test_extra_rows_are_in_every_forward() -> None:
 
 def in_passes(batch_size: int) -> CostCurve:
     curve = stored(ALONE, ragged=False)
-    curve.focus(100, batch_size)
+    curve.focus(Load(batch_size, 0, 100))
     return curve
 
 
 @pytest.mark.parametrize(("ragged", "batch_size"), [(True, 4), (True, 1), (False, 1)])
 def test_one_request_and_ragged_models_have_no_passes(batch_size: int, *, ragged: bool) -> None:
     curve = stored(ALONE, ragged=ragged)
-    curve.focus(100, batch_size)
+    curve.focus(Load(batch_size, 0, 100))
     assert curve.passes(8) is None
     assert not curve.in_passes
 
@@ -522,7 +519,7 @@ def test_what_filled_up_forwards_cost_is_learnt_apart() -> None:
 def test_a_larger_batch_begins_with_what_a_draft_adds_in_a_smaller_one() -> None:
     curve = in_passes(2)
     batch_rounds(curve, ([0, 0], 1.1), ([8, 0], 1.1 + 1.5))
-    curve.focus(100, 8)
+    curve.focus(Load(8, 0, 100))
     assert curve.costs(9)[8] == pytest.approx(2.2 + 1.5, rel=0.01)
 
 
@@ -531,7 +528,7 @@ def test_the_price_of_passes_has_the_change_of_size() -> None:
     curve.load_state(
         {**curve.state(), "size_change": 0.2, "milliseconds": {"0": {"1": 10, "2": 11, "8": 40}}}
     )
-    curve.focus(0, 2)
+    curve.focus(Load(2, 0, 0))
     batch_rounds(curve, ([0, 0], 1.1), times=1)
     passes = curve.passes(8)
     assert passes is not None
@@ -602,7 +599,7 @@ def test_bounds_are_upper_bounds(truth: list[float], sizes: set[int], ragged: bo
     assert all(bound >= cost for bound, cost in zip(bounds, costs, strict=True))
     assert all(bound >= truth[n] - 1e-9 for n, bound in enumerate(bounds, 1))
     assert all(bounds[rows - 1] == pytest.approx(costs[rows - 1]) for rows in sizes)
-    curve.focus(0, 3)
+    curve.focus(Load(3, 0, 0))
     later = zip(curve.bounds(32, 2), curve.costs(32, 2), strict=True)
     assert all(bound >= cost for bound, cost in later)
 
@@ -623,8 +620,8 @@ def test_what_is_kept_begins_where_it_ended() -> None:
     again.load_state(json.loads(json.dumps(curve.state())))
     assert not again.known, "how fast the machine is now is measured"
     for depth in (0, 4000):
-        curve.focus(depth, 1)
-        again.focus(depth, 1)
+        curve.focus(Load(1, 0, depth))
+        again.focus(Load(1, 0, depth))
         assert by_rows(again, 64) == pytest.approx(by_rows(curve, 64))
 
 

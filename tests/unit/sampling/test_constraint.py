@@ -25,6 +25,7 @@ from foredraft.sampling.grammar import MAX_SOURCE, check_source
 from foredraft.sampling.guide import Guide
 from foredraft.sampling.noise import MATCH, make_key
 from foredraft.sampling.sampler import RequestSampler, choose_token
+from foredraft.sampling.thought import answer_guide
 from foredraft.sampling.trial import Form
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
@@ -84,7 +85,7 @@ class Words:
             raw = raw[width:]
         return tokens
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         raise NotImplementedError
 
     def apply_chat_template(
@@ -402,7 +403,7 @@ def test_settings_that_leave_no_token_are_an_error() -> None:
 
 
 def test_a_draft_model_proposes_within_the_constraint() -> None:
-    coupled = CoupledSampler(384, WORDS.end_tokens, lambda constraint: compile_constraint(constraint, WORDS))
+    coupled = CoupledSampler(384, WORDS.end_tokens, lambda params: answer_guide(params, WORDS))
     params = SamplingParams(constraint=Constraint("regex", "a[0-9]b"), temperature=1.0)
     view = RequestView(1, [7, 7], params, seed=1, prompt_length=2)
     row: Logits = np.random.default_rng(1).standard_normal(384).astype(np.float32)

@@ -45,7 +45,7 @@ def test_the_hash_is_sha256() -> None:
 @pytest.mark.parametrize("form", ["Bearer {}", "bearer {}", "BEARER   {}  ", "{}", "  {} "])
 def test_a_key_is_recognised(form: str) -> None:
     assert WITH_ADMIN.check(form.format(ALICE)) == Caller(
-        "alice", "alice", requests_per_minute=60, max_concurrent=2, max_priority=0
+        "alice", "alice", requests_per_minute=60, max_concurrent=2, max_priority=0, key_hash=hash_key(ALICE)
     )
     assert WITH_ADMIN.check(form.format(BOB)).scope == "team"
     assert WITH_ADMIN.check(form.format(ADMIN)).admin

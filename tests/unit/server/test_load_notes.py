@@ -14,6 +14,20 @@ from foredraft.server.run import loader
 from foredraft.server.settings import ModelSettings, ServerSettings
 
 
+@pytest.mark.parametrize(("times", "noted"), [(4, False), (8, True)])
+def test_positions_that_are_scaled_very_far_are_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, times: int, noted: bool
+) -> None:
+    path = gguf_factory.tiny_llama(tmp_path / "tiny.gguf", ctx_train=64)
+    model = ModelSettings(
+        path=str(path), threads=1, gpu_layers=0, context_length=64 * times, rope_scaling="yarn"
+    )
+    caplog.set_level(logging.INFO)
+    loader(ServerSettings(models={"tiny": model}, cache_dir=tmp_path / "cache"))(model).close()
+    said = "Tiny Llama: YaRN is good for about 4 times"
+    assert [record.levelname for record in caplog.records if said in record.message] == ["INFO"] * noted
+
+
 def test_a_head_that_cannot_be_used_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = gguf_factory.tiny_llama(tmp_path / "tiny.gguf", layers=4)
     model = ModelSettings(path=str(path), threads=1, gpu_layers=0, context_length=256)

@@ -7,13 +7,22 @@ import gc
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from foredraft import Engine
 from foredraft.engine.loading import freeze_heap
-from foredraft.errors import CapacityError, ChildError
-from foredraft.server.pool import ModelPool
+from foredraft.errors import (
+    CapacityError,
+    ChildError,
+    ConfigError,
+    ContextLengthError,
+    ForedraftError,
+    ModelNotFoundError,
+    UnsupportedModelError,
+)
+from foredraft.server.pool import ModelPool, Served
 from foredraft.server.settings import ModelSettings, ServerSettings
 from foredraft.templates.traits import TemplateTraits
 from foredraft.testing import FakeModel, FakeTokenizer
@@ -34,6 +43,24 @@ def run(scenario: Callable[[ModelPool], Awaitable[None]]) -> None:
             await asyncio.wait_for(scenario(pool), 20)
         finally:
             await pool.close()
+
+    asyncio.run(main())
+
+
+def test_what_a_model_sees_with_counts() -> None:
+    def load(settings: ModelSettings) -> Engine:
+        model = FakeModel(64)
+        seen = {"vision": 2, "compute": 50, "kv_cache": 50} if settings.path == "eyes" else {}
+        model.info = replace(model.info, size_bytes=1, memory=seen)
+        return Engine(model)
+
+    async def main() -> None:
+        models = {name: ModelSettings(path=name) for name in ("one", "two", "eyes")}
+        pool = ModelPool(ServerSettings(models=models, memory_budget_bytes=4), load)
+        for name in ("one", "two", "eyes"):
+            await pool.get(name)
+        assert set(pool.loaded) == {"two", "eyes"}
+        await pool.close()
 
     asyncio.run(main())
 
@@ -76,6 +103,7 @@ def test_a_model_whose_engine_ended_is_loaded_again() -> None:
         await first.worker.close()
         again = await pool.get("small")
         assert again is not first
+        assert isinstance(again, Served)
         assert await again.worker.call(lambda engine: engine.idle)
 
     run(scenario)
@@ -105,6 +133,97 @@ def test_a_model_that_somebody_holds_stays() -> None:
     run(scenario)
 
 
+def changed(pool: ModelPool, name: str, **settings: Any) -> None:
+    """Give a model other settings."""
+    models = {**pool.settings.models, name: ModelSettings(**{"path": name, **settings})}
+    pool.use(replace(pool.settings, models=models))
+
+
+def test_a_model_with_other_settings_is_loaded_again_once_it_is_idle() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        small, middle = await pool.get("small"), await pool.get("middle")
+        changed(pool, "small", threads=1)
+        with small.hold():
+            await pool.sweep()
+            assert pool.loaded["small"] is small
+        await pool.sweep()
+        again = pool.engines["small"]
+        assert again is not small
+        assert again.settings.threads == 1
+        assert await again.worker.call(lambda engine: engine.idle)
+        assert again.last_used == small.last_used, "loading it is no use of it"
+        assert pool.loaded["middle"] is middle
+        await pool.sweep()
+        assert pool.loaded["small"] is again, "once is enough"
+
+    run(scenario)
+
+
+def test_a_model_that_is_loaded_again_answers_who_asks_meanwhile_and_stops_nobody() -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    async def scenario(pool: ModelPool) -> None:
+        await pool.get("small")
+        middle = await pool.get("middle")
+        changed(pool, "small", threads=1)
+        load = pool._load
+
+        def slow(settings: ModelSettings) -> Engine:
+            loading.set()
+            assert go_on.wait(10)
+            return load(settings)
+
+        pool._load = slow
+        sweeping = asyncio.create_task(pool.sweep())
+        await asyncio.to_thread(loading.wait, 10)
+        assert pool.state_of("small") == ("loading", None)
+        assert await pool.get("middle") is middle
+        asking = asyncio.create_task(pool.get("small"))
+        await asyncio.sleep(0)
+        go_on.set()
+        await sweeping
+        assert (await asking).settings.threads == 1
+        assert pool.state_of("small") == ("loaded", None)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["huge", "missing"])
+def test_a_model_that_cannot_be_loaded_again_has_failed_and_others_stay(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(pool: ModelPool) -> None:
+        await pool.get("small")
+        middle = await pool.get("middle")
+        changed(pool, "small", path=path)
+        await pool.sweep()
+        assert dict(pool.loaded) == {"middle": middle}
+        state, reason = pool.state_of("small")
+        assert state == "failed"
+        assert reason
+        assert reason in caplog.text
+        await pool.sweep()
+        assert pool.state_of("small") == (state, reason), "it is not tried again and again"
+        changed(pool, "small")
+        await pool.get("small")
+
+    run(scenario)
+
+
+def test_what_is_not_served_any_more_or_idle_for_too_long_is_not_loaded_again() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        await pool.get("small")
+        await pool.get("middle")
+        kept = {"small": ModelSettings(path="small", threads=1)}
+        pool.use(replace(pool.settings, models=kept, idle_timeout_s=0.001))
+        await asyncio.sleep(0.01)
+        await pool.sweep()
+        assert not pool.loaded
+        assert pool.state_of("small") == ("unloaded", None)
+
+    run(scenario)
+
+
 def test_a_size_that_is_known_beforehand_makes_room_before_loading() -> None:
     at_load: list[set[str]] = []
 
@@ -123,6 +242,70 @@ def test_a_size_that_is_known_beforehand_makes_room_before_loading() -> None:
         with pytest.raises(CapacityError):
             await pool.get("huge")
         assert at_load == [set()], "small left before middle was loaded, and huge was never begun"
+
+    run(scenario)
+
+
+def test_a_model_that_is_removed_while_a_request_waits_for_it_is_not_found() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        before = pool.settings
+        rest = {name: before.models[name] for name in ("middle", "huge")}
+        async with pool._changing:
+            waiting = asyncio.create_task(pool.get("small"))
+            default = asyncio.create_task(pool.get())
+            await asyncio.sleep(0.01)
+            pool.use(replace(before, models=rest))
+        with pytest.raises(ModelNotFoundError):
+            await waiting
+        assert (await default).name == "middle", "the first one that is left"
+        pool.use(before)
+        assert pool.state_of("small") == ("unloaded", None)
+
+    run(scenario)
+
+
+def test_a_model_that_is_removed_while_it_fails_to_load_has_not_failed_when_it_comes_back() -> None:
+    async def scenario(pool: ModelPool) -> None:
+        before = pool.settings
+
+        def failing(_: ModelSettings) -> Engine:
+            pool.use(replace(before, models={"middle": before.models["middle"]}))
+            raise CapacityError("no")
+
+        pool._load = failing
+        with pytest.raises(CapacityError):
+            await pool.get("small")
+        pool.use(before)
+        assert pool.state_of("small") == ("unloaded", None)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"),
+    [
+        (ConfigError, ConfigError),
+        (ModelNotFoundError, ModelNotFoundError),
+        (UnsupportedModelError, UnsupportedModelError),
+        (ContextLengthError, ConfigError),
+    ],
+)
+def test_what_is_wrong_with_the_settings_of_a_model_is_said_with_their_place(
+    kind: type[ForedraftError], raised: type[ForedraftError]
+) -> None:
+    async def scenario(pool: ModelPool) -> None:
+        def failing(_: ModelSettings) -> Engine:
+            raise kind("it is not said how far.", hint="Say it.")
+
+        pool._load = failing
+        with pytest.raises(raised) as caught:
+            await pool.get("small")
+        assert type(caught.value) is raised
+        assert str(caught.value) == "Model small: it is not said how far.\nSay it."
+        assert pool.state_of("small") == ("failed", str(caught.value))
+        pool.where = "/a/foredraft.toml, [models.{}]".format
+        with pytest.raises(raised, match=r"^/a/foredraft.toml, \[models.small\]: it is not said"):
+            await pool.get("small")
 
     run(scenario)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,10 +188,10 @@ def test_nothing_is_forgotten_that_still_counts(limiter: RateLimiter, clock: Clo
 def test_each_answer_of_a_request_counts(limiter: RateLimiter) -> None:
     who = caller(concurrent=4)
     with limiter.admit(who) as first:
-        first.grow(2)
+        asyncio.run(first.grow(2))
         with limiter.admit(who) as second, pytest.raises(RateLimitError, match="limit is 4"):
-            second.grow(1)
+            asyncio.run(second.grow(1))
         with pytest.raises(RequestError, match="exceed this key's limit of 4"):
-            first.grow(2)
+            asyncio.run(first.grow(2))
     with limiter.admit(who) as again:
-        again.grow(3)
+        asyncio.run(again.grow(3))

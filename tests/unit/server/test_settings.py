@@ -58,6 +58,7 @@ def test_nothing_needs_to_be_set() -> None:
         ("idle_timeout_s", 0),
         ("idle_timeout_s", math.nan),
         ("idle_timeout_s", math.inf),
+        ("idle_timeout_s", 1e10),
         ("cache_dir", "text"),
         ("llama_library", "text"),
         ("remember", 1),
@@ -96,6 +97,8 @@ def test_origins(origin: str) -> None:
         ("max_schema_bytes", -1),
         ("request_timeout_s", 0),
         ("request_timeout_s", math.inf),
+        ("request_timeout_s", 1e10),
+        ("request_timeout_s", 10**400),
         ("request_timeout_s", "1"),
     ],
 )
@@ -137,6 +140,12 @@ def test_models_that_do_not_fit(name: str, value: Any) -> None:
     error = refused(ModelSettings, **({"path": "m.gguf"} | {name: value}))
     assert name in str(error) or "peculation" in str(error) or "drafter" in str(error)
     assert error.hint
+
+
+@pytest.mark.parametrize("speculate", ["suffix:max=99", "auto;ngram-mod:tokens=3", "draft-model:max=4"])
+def test_options_of_drafters_are_checked(speculate: str) -> None:
+    error = refused(ModelSettings, path="m.gguf", speculate=speculate)
+    assert error.setting == "speculate"
 
 
 def test_a_draft_model_joins_what_speculates() -> None:

@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
+from foredraft.server.image_settings import ImageSettings
 from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
 from foredraft.server.settings_file import NEEDS_RESTART, parse_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "server-settings.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-SECTIONS = {"Top level": ServerSettings, "Models": ModelSettings, "Limits": Limits, "Keys": KeySettings}
+SECTIONS = {
+    "Top level": ServerSettings,
+    "Models": ModelSettings,
+    "Limits": Limits,
+    "Images": ImageSettings,
+    "Keys": KeySettings,
+}
 
 
 def section(title: str) -> str:
@@ -28,8 +35,21 @@ def rows(title: str) -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \|[^|]*\| *([^|]*?) *\|", section(title), re.MULTILINE))
 
 
+def examples() -> list[str]:
+    return re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_second_example_is_valid() -> None:
+    settings = parse_settings(examples()[1], PAGE)
+    assert list(settings.models) == ["eyes", "base", "search", "base-vectors"]
+    assert settings.models["eyes"].mmproj is not None
+    assert settings.models["base"].rope_scaling == "yarn"
+    assert [(adapter.name, adapter.scale) for adapter in settings.models["base"].adapters] == [("sql", 0.8)]
+    assert settings.models["base-vectors"].embeddings == "last"
+
+
 def test_the_example_is_valid_and_shows_every_table() -> None:
-    (example,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    example, _ = examples()
     settings = parse_settings(example, PAGE)
     assert list(settings.models) == ["smollm", "coder"]
     assert settings.find_model("gpt-4o-mini") == "smollm"
@@ -59,7 +79,7 @@ def test_defaults_are_documented(title: str) -> None:
 
 def plain_default(field: Field[Any]) -> object:
     value = field.default_factory() if field.default_factory is not MISSING else field.default
-    if isinstance(value, Limits | SamplingDefaults):
+    if isinstance(value, Limits | ImageSettings | SamplingDefaults):
         return {}
     return list(value) if isinstance(value, tuple) else value
 
@@ -71,5 +91,5 @@ def test_sampling_values_are_documented() -> None:
 
 
 def test_what_needs_a_restart_is_documented() -> None:
-    *_, last = section("Editing while the server runs").split("Models, keys and limits")
+    *_, last = section("Editing while the server runs").split("Models, keys, images and limits")
     assert set(re.findall(r"`(\w+)`", last)) == set(NEEDS_RESTART)

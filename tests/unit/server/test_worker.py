@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from foredraft import Engine, SamplingParams
-from foredraft.errors import BackendError, CapacityError
+from foredraft.errors import BackendError, CapacityError, HostLostError
 from foredraft.server.worker import EngineWorker, Job
 from foredraft.testing import FakeModel
-from foredraft.types import Event, FinishEvent, FinishReason
+from foredraft.types import Event, FinishEvent, FinishReason, Logits
 
 JOB = Job(prompt=[1, 2, 3], params=SamplingParams(max_tokens=20))
 ENDLESS = Job(prompt=[1, 2, 3], params=SamplingParams(ignore_eos=True))
@@ -156,6 +156,31 @@ def test_a_failed_round_ends_its_requests_and_the_next_ones_run() -> None:
             await collect(worker.stream(JOB))
         engine.step_fails = False
         assert isinstance((await collect(worker.stream(JOB)))[-1], FinishEvent)
+
+    run(scenario)
+
+
+def test_an_engine_that_lost_a_machine_ends_with_all_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> Logits:
+        raise HostLostError("The host was lost.")
+
+    async def scenario(worker: EngineWorker, engine: Breaking) -> None:
+        engine.max_waiting = 8
+        running = [worker.stream(ENDLESS) for _ in range(engine.model.capabilities.sequences + 2)]
+        assert await anext(running[0])
+        others = [asyncio.create_task(collect(events)) for events in running[1:]]
+        await until(lambda: engine.waiting_count == 2)
+        monkeypatch.setattr(engine.model, "forward", lost)
+        [*_, last] = await collect(running[0])
+        assert isinstance(last, FinishEvent)
+        assert last.error == "The host was lost."
+        for ended in await asyncio.gather(*others, return_exceptions=True):
+            if isinstance(ended, BaseException):
+                assert isinstance(ended, HostLostError)
+            else:
+                assert isinstance(ended[-1], FinishEvent)
+                assert "lost" in (ended[-1].error or "")
+        await until(lambda: not worker.alive)
 
     run(scenario)
 

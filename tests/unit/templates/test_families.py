@@ -92,7 +92,7 @@ def texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 def test_every_conversation_is_told_whole(family: str, name: str, tools: Any) -> None:
     messages = CONVERSATIONS[name]
     use = tool_use(TOKENIZERS[family], tools, None, parallel=True)
-    prompt = bytes(use.encode(messages)).decode()
+    prompt = bytes(use.encode(messages)[1].tokens).decode()
     said = [prompt.find(text) for text in texts(messages)]
     assert -1 not in said
     assert ("Adds numbers." in prompt) is (tools is not None)
@@ -104,26 +104,29 @@ def test_every_conversation_is_told_whole(family: str, name: str, tools: Any) ->
 def test_python_s_own_messages_too(family: str) -> None:
     for name, messages in CONVERSATIONS.items():
         if not any("tool_calls" in message for message in messages):
-            prompt = bytes(encode_prompt(TOKENIZERS[family], messages)).decode()
+            prompt = bytes(encode_prompt(TOKENIZERS[family], messages).tokens).decode()
             assert all(text in prompt for text in texts(messages)), name
 
 
 def test_what_the_template_does_not_know_is_told_before_the_user_s_words() -> None:
     use = tool_use(TOKENIZERS["gemma"], TOOLS, None, parallel=True)
-    prompt = bytes(use.encode([system("Be brief."), user(parts("one", "two")), user("three")])).decode()
+    _, prompted = use.encode([system("Be brief."), user(parts("one", "two")), user("three")])
+    prompt = bytes(prompted.tokens).decode()
     assert prompt.startswith("<start_of_turn>user\nBe brief.\n\nThese functions can be called")
     assert prompt.endswith("\n\none\ntwo\nthree<end_of_turn>\n<start_of_turn>model\n")
 
 
 def test_a_result_and_the_next_question_are_one_turn_where_turns_alternate() -> None:
     messages = CONVERSATIONS["a result, then a question in parts"]
-    told = bytes(tool_use(TOKENIZERS["gemma"], None, None, parallel=True).encode(messages)).decode()
+    use = tool_use(TOKENIZERS["gemma"], None, None, parallel=True)
+    told = bytes(use.encode(messages)[1].tokens).decode()
     assert told == (
         "<start_of_turn>user\nu1<end_of_turn>\n<start_of_turn>model\n"
         '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><end_of_turn>\n'
         "<start_of_turn>user\n<tool_response>\nr1\n</tool_response>\nu2\nu3<end_of_turn>\n<start_of_turn>model\n"
     )
-    told = bytes(tool_use(TOKENIZERS["mistral"], TOOLS, None, parallel=True).encode(messages)).decode()
+    use = tool_use(TOKENIZERS["mistral"], TOOLS, None, parallel=True)
+    told = bytes(use.encode(messages)[1].tokens).decode()
     assert '{"content": "r1\\nu2\\nu3", "call_id": ' in told
 
 
@@ -181,7 +184,7 @@ def test_a_template_that_leaves_the_system_prompt_out_in_silence_has_no_place_fo
     source = "{% for m in messages if m.role != 'system' %}{{ m.role }}: {{ m.content }};{% endfor %}"
     tokenizer = TemplateTokenizer(source)
     assert tokenizer.template_traits.system == "nowhere"
-    prompt = bytes(encode_prompt(tokenizer, [system("Be brief."), user("Hi")])).decode()
+    prompt = bytes(encode_prompt(tokenizer, [system("Be brief."), user("Hi")]).tokens).decode()
     assert prompt == "user: Be brief.\n\nHi;"
 
 

@@ -104,12 +104,21 @@ def test_everything_of_a_client_is_shielded_but_roles() -> None:
             "tool_calls": [{"function": {"arguments": {"<s>": "<s>"}}}],
         }
     ]
-    shield = Shield(CONTROL, messages, {"tools": [schema]}, begun="<s>")
-    given = json.dumps([shield.messages, shield.variables, shield.begun], ensure_ascii=False)
+    shield = Shield(CONTROL, messages, {"tools": [schema]})
+    given = json.dumps([shield.messages, shield.variables], ensure_ascii=False)
     assert [given[slice(*span)] for span in CONTROL.spans(given)] == ["<s>"]
     assert shield.messages[0]["role"] == "<s>"
     restored, _ = shield.restored(given)
-    assert json.loads(restored) == [messages, {"tools": [schema]}, "<s>"]
+    assert json.loads(restored) == [messages, {"tools": [schema]}]
+
+
+@given(content=TEXTS)
+def test_a_mark_is_nowhere_in_the_conversation(content: str) -> None:
+    shield = Shield(CONTROL, [{"role": "user", "content": content}], {"x": [content]})
+    mark = shield.mark()
+    assert len(mark) == 1
+    assert mark not in content + shield.messages[0]["content"]
+    assert shield.restored(mark) == (mark, [])
 
 
 @given(content=TEXTS, key=TEXTS)

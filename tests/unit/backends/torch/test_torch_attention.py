@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from foredraft.backends.torch.attention import (
     attend_in_blocks,
     attend_masked,
 )
-from foredraft.backends.torch.batch import ancestors, make_batch
+from foredraft.backends.torch.batch import SeenImage, ancestors, make_batch
 from foredraft.backends.torch.kv import KVCache
+from foredraft.images import ImageSpan, PreparedImage
 from foredraft.types import Rows
 
 CPU = torch.device("cpu")
@@ -81,6 +83,29 @@ def test_a_chain_sees_what_came_before(way: str, style: str) -> None:
             expected = naive(text, done + row, range(done + row + 1))
             torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=1e-4)
         done += count
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_an_image_see_all_of_it(way: str, style: str) -> None:
+    """Two images of 20 and 150 rows in one forward, and rows around them, which see what came before."""
+    text = Text(WAYS[way], STYLES[style])
+    text.see(0, range(10))
+    blocks = ((12, 32), (40, 190))
+    spans = [ImageSpan(start, end - start, image_of(end - start)) for start, end in blocks]
+    batch = make_batch([Rows(0, 10, range(10, 200), 0, images=spans)], CPU, whole=True)
+    rows = torch.arange(10, 200)
+    found = text.attention(text.layer, batch, text.q[rows], (text.k[rows], text.v[rows]), style=text.style)
+    window = text.style.window or LENGTH
+    text.style = replace(text.style, window=None)
+    for row in (10, 11, 12, 20, 31, 32, 39, 40, 100, 189, 190, 199):
+        end = next((last for first, last in blocks if first <= row < last), row + 1)
+        seen = range(max(0, row - window + 1), end)
+        torch.testing.assert_close(found[row - 10], naive(text, row, seen), atol=1e-5, rtol=1e-4)
+
+
+def image_of(rows: int) -> PreparedImage:
+    return PreparedImage("image", (0,) * rows, ((0, rows),), SeenImage(torch.zeros(rows, 1)))
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig
 
+from foredraft.backends import context_size
+from foredraft.backends.torch.context_memory import _whole_layers
+from foredraft.config import Rope
+from foredraft.errors import CapacityError
 from foredraft.protocols import Model
 from foredraft.types import Rollback, Rows
 from model_cases import prefill, text_tokens
@@ -54,6 +61,35 @@ def test_requests_leave_nothing_behind(folder: Make, architecture: str, is_night
         serve(model, number)
     assert held() <= before
     model.close()
+
+
+def test_a_context_that_no_memory_could_hold_is_refused(
+    folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder()
+    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    taken = 3 * 2 * 2 * 2 * 16 * 4  # sequences, K and V, layers, heads, numbers, bytes
+    monkeypatch.setattr(context_size, "all_memory", lambda: weights + taken * 10_000)
+    asked: Any = {"sequences": 3, "rope": Rope(freq_base=1e6)}
+    with pytest.raises(CapacityError, match="12,000 tokens for each of 3 sequences takes") as error:
+        load(path, context_length=12_000, **asked)
+    found = re.search(r"at most ([\d,]+) tokens", error.value.hint or "")
+    assert found
+    longest = int(found[1].replace(",", ""))
+    assert longest == pytest.approx(10_000, abs=5)
+    model = load(path, context_length=longest, **asked)
+    assert model.info.context_length == longest
+    model.close()
+    with pytest.raises(CapacityError):
+        load(path, context_length=longest + 1, **asked)
+
+
+def test_layers_that_keep_a_part_of_the_text_do_not_count(folder: Make) -> None:
+    whole = {
+        kind: _whole_layers(AutoConfig.from_pretrained(folder(kind)).get_text_config())
+        for kind in ("llama", "gemma2", "falcon_h1", "rwkv", "bloom")
+    }
+    assert whole == {"llama": 2, "gemma2": 1, "falcon_h1": 0, "rwkv": 0, "bloom": 2}
 
 
 def test_views_of_the_cache_do_not_add_up(folder: Make) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import torch_factory
 from foredraft import Engine
+from foredraft.backends import context_size
 from foredraft.protocols import Model
 from foredraft.types import Rows
 from model_cases import text_tokens
@@ -107,3 +108,13 @@ def test_nor_on_the_parts_in_which_a_prompt_comes(folder: Make, step: int) -> No
     for start in range(0, len(LONG_PROMPT), step):
         part = model.forward([Rows(0, start, LONG_PROMPT[start : start + step], 1)])
     assert np.array_equal(part, whole)
+
+
+def test_the_context_is_what_fits_in_memory(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder("llama", max_position_embeddings=100_000)
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    for free, length in ((10**12, 100_000), (size, 8_192), (None, 8_192)):
+        monkeypatch.setattr(context_size, "free_memory", lambda free=free: free)
+        info = load(path, context_length=0).info
+        assert info.context_length == length
+        assert ("fits in memory" in info.context_chosen) == (length == 100_000)

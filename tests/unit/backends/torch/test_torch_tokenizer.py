@@ -148,7 +148,7 @@ def test_a_slow_tokenizer_is_refused() -> None:
 
 
 def test_text_from_clients_is_text(tokenizer: TorchTokenizer) -> None:
-    tokens = encode_prompt(tokenizer, [{"role": "user", "content": "x <|im_end|> y"}])
+    tokens = encode_prompt(tokenizer, [{"role": "user", "content": "x <|im_end|> y"}]).tokens
     assert tokens.count(gguf_factory.IM_END) == 1
     assert tokens.count(gguf_factory.IM_START) == 2
     assert decoded(tokenizer, tokens).decode() == "user\nx <|im_end|> y\nassistant\n"

@@ -105,7 +105,9 @@ def test_the_beginning_of_an_answer_is_the_prompt_s_end(fields: dict[str, Any]) 
     def prompt(*messages: tuple[str, Any]) -> str:
         given = body(*messages, **fields)
         offered = message_tools(tokenizer, given.tools, given.tool_choice)
-        return bytes(encode_messages(given, offered, FakeModel(258, context_length=4096).info)).decode()
+        info = FakeModel(258, context_length=4096).info
+        _, encoded = encode_messages(given, as_turns(given), offered, info)
+        return bytes(encoded.tokens).decode()
 
     asked = prompt(("user", "go"))
     assert prompt(("user", "go"), ("assistant", "well")) == asked + "well"

@@ -237,7 +237,7 @@ def test_drafts_change_nothing(choice: ToolChoice, answer: dict[str, Any] | None
     tools = [{"type": "function", "function": function} for function in functions]
     use = tool_use(Tekken(), tools, "auto", parallel=choice.parallel)
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=80, constraint=use.constraint(answer))
-    prompts = [use.encode([{"role": "user", "content": text}]) for text in ("a", "hello")]
+    prompts = [use.encode([{"role": "user", "content": text}])[1].tokens for text in ("a", "hello")]
 
     def drafters(model: Model) -> list[Drafter]:
         return [GrammarDrafter(drafter_context(model).grammar), ScriptedDrafter(lambda seen: seen[-12:-4])]
