@@ -11,6 +11,9 @@ PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --randomly-seed=
 # How long each fuzzer of `make nightly` runs.
 MINUTES ?= 60
 
+# An environment with vLLM, for the tests of its proposer in `make nightly` (docs/vllm.md).
+VLLM ?= .vllm
+
 # Installing compiles Foredraft's kernels for llama.cpp: again when they have changed.
 KERNELS := hatch_build.py $(wildcard src/foredraft/backends/llamacpp/native/*.*)
 
@@ -28,6 +31,7 @@ test: $(VENV)/.dev
 nightly: $(VENV)/.dev
 	$(PYTEST) --nightly
 	$(BIN)/python -m pytest nightly -q --minutes=$(MINUTES)
+	[ ! -x $(VLLM)/bin/python ] || $(VLLM)/bin/python -m pytest --nightly -q tests/scale/test_vllm_real.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

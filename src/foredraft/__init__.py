@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from foredraft.engine.engine import Engine
     from foredraft.engine.scoring import Scores
     from foredraft.errors import ForedraftError
+    from foredraft.images import Image
+    from foredraft.pictures import read_picture
     from foredraft.types import (
         Completion,
         Constraint,
@@ -38,15 +40,23 @@ __all__ = [
     "FinishEvent",
     "FinishReason",
     "ForedraftError",
+    "Image",
     "SamplingParams",
     "Scores",
     "SpeculationStats",
     "TokenEvent",
     "__version__",
+    "read_picture",
 ]
 
 # Imported on first access: `foredraft --help` needs none of them.
-_MODULES = {"Engine": "engine.engine", "Scores": "engine.scoring", "ForedraftError": "errors"}
+_MODULES = {
+    "Engine": "engine.engine",
+    "Scores": "engine.scoring",
+    "ForedraftError": "errors",
+    "Image": "images",
+    "read_picture": "pictures",
+}
 
 
 def __getattr__(name: str) -> object:

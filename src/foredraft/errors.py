@@ -5,6 +5,7 @@
     ForedraftError
     ├── ConfigError                  a setting is wrong                    exit 2, HTTP 400
     │   ├── SpeculationStringError   an unknown drafter or key
+    │   ├── SettingsConflictError    the settings file changed meanwhile   exit 2, HTTP 409
     │   └── RequestError             an impossible request (empty prompt, bad sampling value)
     │       ├── ContextLengthError   the prompt does not fit the context
     │       └── NoNextTokenError     the answer cannot go on within its constraint
@@ -21,6 +22,8 @@
     ├── DeadlineExceededError        the request took too long             exit 1, HTTP 504
     ├── MissingDependencyError       an extra is not installed             exit 2, HTTP 501
     ├── BackendError                 the backend failed                    exit 1, HTTP 500
+    │   ├── NotNumbersError          its arithmetic overflowed
+    │   └── HostLostError            another machine that computes for it is gone
     └── ChildError                   work in a child process failed        exit 1, HTTP 500
         ├── ChildDiedError           it crashed, or was killed
         ├── ChildTimeoutError        it took too long
@@ -72,11 +75,25 @@ class ForedraftError(Exception):
 
 
 class ConfigError(ForedraftError):
-    """A flag, option or configuration value is wrong."""
+    """A flag, option or configuration value is wrong. `setting`: its name, where it has one. `others`: what
+    else is wrong of the same change, each with its setting.
+    """
 
     code = "invalid_config"
     status = 400
     exit_code = 2
+
+    def __init__(self, message: str, *, hint: str | None = None, setting: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.setting = setting
+        self.others: tuple[ConfigError, ...] = ()
+
+
+class SettingsConflictError(ConfigError):
+    """The settings file has changed since it was read; nothing was written."""
+
+    code = "settings_conflict"
+    status = 409
 
 
 class SpeculationStringError(ConfigError):
@@ -200,6 +217,14 @@ class BackendError(ForedraftError):
     """The backend failed in a way that is not the user's fault."""
 
     code = "backend_error"
+
+
+class NotNumbersError(BackendError):
+    """A model returned logits that are not numbers."""
+
+
+class HostLostError(BackendError):
+    """A machine that computes a part of the model is gone: the model has to be loaded again."""
 
 
 class ChildError(ForedraftError):

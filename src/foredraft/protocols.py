@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from foredraft.config import ModelOptions
+from foredraft.embedding import Embedder, ModelKind, Pooling
+from foredraft.images import Image, ImageSpan, PreparedImage
 from foredraft.templates.control_texts import ControlTexts, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
     Capabilities,
     Choice,
-    Constraint,
     Draft,
     DraftLimit,
     Features,
@@ -72,9 +73,10 @@ class Tokenizer(Protocol):
         """Token ids of `text`; `special` also recognises special tokens written in it."""
         ...
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         """Token ids of a prompt rendered by a chat template, with the token that begins a text. Special
-        tokens are recognised, except those that overlap a span of `literal`; spans are in order.
+        tokens are recognised, except those that overlap a span of `literal`; spans are in order. With
+        `begins` False the text goes on after an image, and gets no such token.
         """
         ...
 
@@ -89,6 +91,46 @@ class Tokenizer(Protocol):
         ...
 
 
+class Vision(Protocol):
+    """How a model sees images. `lay_out` and `prepare` may be called from any thread, also during a forward,
+    and the first does not wait for the second.
+    """
+
+    @property
+    def placeholder(self) -> int:
+        """The token that stands for a row of an image: a valid id, which is never drafted."""
+        ...
+
+    @property
+    def marker(self) -> str:
+        """What the model's chat template writes for a content part {"type": "image"}; `PreparedImage.tokens`
+        take its place. With "" the template need not know images, and their place is that in the message.
+        """
+        ...
+
+    @property
+    def chunk(self) -> int:
+        """A run of an image's rows is cut between forwards only at multiples of this many rows from its first
+        one, so that its rows are always computed alike; 0: it is never cut.
+        """
+        ...
+
+    def lay_out(self, image: Image) -> PreparedImage:
+        """What an image becomes in a prompt, without its rows unless they are kept: enough to count them.
+
+        Raises RequestError for an image that the model cannot see, BackendError.
+        """
+        ...
+
+    def prepare(self, image: Image) -> PreparedImage:
+        """The same with its rows. What takes time is done here, and kept for the next time that the same
+        image comes.
+
+        Raises RequestError for an image that the model cannot see, BackendError.
+        """
+        ...
+
+
 class Model(Protocol):
     """One loaded model with a KV cache for `capabilities.sequences` sequences, numbered from 0."""
 
@@ -99,9 +141,29 @@ class Model(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
     @property
+    def vision(self) -> Vision | None:
+        """How it sees images; None if it does not."""
+        ...
+
+    @property
     def idle_threads(self) -> int:
         """How many of its threads the last forward left out, because others need their cores; V(n) depends
         on it, and no result does. 0 if it never does so.
+        """
+        ...
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        """The LoRA adapters that were loaded with it: for each name a key of what it computes, its files and
+        their scales, under which what depends on it is kept.
+        """
+        ...
+
+    def adapt(self, seq: int, adapter: str) -> None:
+        """Compute an empty sequence's rows with this adapter from now on, "" for none, as at first. It stays
+        when the sequence is released; a fork or snapshot is for a sequence with the same. In a forward, rows
+        of sequences with different adapters take a pass each. Raises BackendError for a sequence that holds
+        cells, and for an adapter that is not loaded.
         """
         ...
 
@@ -241,14 +303,29 @@ class Head(Protocol):
         ...
 
 
+UNKEPT = "\0"
+"""A scope that begins with this is for a measurement: nothing of its requests is kept after them. No key has
+such a scope.
+"""
+
+
+def scope_with(scope: str, adapter: str) -> str:
+    """The scope of requests that are computed with an adapter, by its key (`Model.adapters`), "" for none:
+    cells and texts of one adapter are of no use to another. No key of a user has such a scope.
+    """
+    return f"{scope}\1{adapter}" if adapter else scope
+
+
 @dataclass(slots=True)
 class RequestView:
     """A request as drafters see it. They never write to it.
 
     `id` is stable from `start` to `stop`; a conversation keeps its id over several turns. `tokens` is the
     committed history, prompt included; the list object stays the same while it changes. `scope` separates
-    users: a shared store never proposes one scope's text in another's request. `prediction` is the text the
-    client expects ("predicted outputs"), tokenised.
+    users, and adapters (`scope_with`): a shared store never proposes one scope's text in another's request.
+    `prediction` is the text the client expects ("predicted outputs"), tokenised. `images` are the runs of the
+    prompt's tokens that are rows of images, and placeholders in `tokens`. `adapter` is the name of the LoRA
+    adapter that the model computes it with.
     """
 
     id: int
@@ -258,6 +335,13 @@ class RequestView:
     prompt_length: int = 0
     scope: str = ""
     prediction: tuple[int, ...] = ()
+    images: tuple[ImageSpan, ...] = ()
+    adapter: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether its text may be remembered, and its KV cells kept, after its end."""
+        return not self.scope.startswith(UNKEPT)
 
 
 class Drafter(Protocol):
@@ -413,12 +497,13 @@ class GrammarState(Protocol):
 
 
 class GrammarCompiler(Protocol):
-    """Creates the state of a constraint at the beginning of an answer.
+    """Creates the state of an answer with these parameters at its beginning; None if any token may follow any
+    other.
 
     Raises RequestError for an unusable constraint, and MissingDependencyError.
     """
 
-    def __call__(self, constraint: Constraint) -> GrammarState: ...
+    def __call__(self, params: SamplingParams) -> GrammarState | None: ...
 
 
 def _ignore(note: str) -> None:
@@ -481,6 +566,18 @@ class Backend(Protocol):
         """
         ...
 
+    def kind(self, path: Path, options: ModelOptions | None = None) -> ModelKind:
+        """What the model's files say that it is for. Reads headers only. Raises what `features_for` does."""
+        ...
+
     def load(self, path: Path, options: ModelOptions) -> Model:
-        """Load the model. Raises ModelError, CapacityError, MissingDependencyError, BackendError."""
+        """Load a model that generates. Raises ModelError, CapacityError, MissingDependencyError,
+        BackendError.
+        """
+        ...
+
+    def load_embedder(self, path: Path, options: ModelOptions, pooling: Pooling | None) -> Embedder:
+        """Load an embedding model or a reranker; with a `pooling`, any model as an embedding model. Raises
+        what `load` does, and ConfigError for a pooling that it cannot have.
+        """
         ...

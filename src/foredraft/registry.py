@@ -77,9 +77,13 @@ def drafter_factory(name: str) -> DrafterFactory:
 
 
 def check_speculation(speculation: Speculation) -> None:
-    """Check that every named drafter exists. Raises SpeculationStringError for the first that does not."""
+    """Check that every named drafter exists and takes its options, as far as that needs no model. Raises
+    SpeculationStringError for the first that does not.
+    """
     for stage in speculation.stages:
-        drafter_factory(stage.name)
+        check = getattr(drafter_factory(stage.name), "check_options", None)  # config.checked_by
+        if check is not None:
+            check(stage.options)
 
 
 def create_drafter(stage: Stage, context: DrafterContext) -> Drafter:
@@ -115,7 +119,7 @@ def missing_dependency(module: str, purpose: str, *, extra: str = "") -> Missing
     if module == "xllamacpp" and (here := installation.platform_without_llama_cpp()):
         hint = (
             f"There is no compiled one for {here}. Build llama.cpp and name its library with --llama-library "
-            f"(docs/llama-library.md). Or, where there are compilers, let pip compile it: {command}"
+            f"(documentation: llama-library). Or, where there are compilers, let pip compile it: {command}"
         )
     return MissingDependencyError(
         f"{purpose} needs the Python package {quoted(module)}, which is not installed.", hint=hint

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_BLOCK = 1024
+"""Tokens compared at once: what follows the first difference is hardly read."""
+
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """The number of leading tokens two sequences share."""
     shared = min(len(a), len(b))
-    if list(a[:shared]) == list(b[:shared]):
-        return shared
-    return next(i for i in range(shared) if a[i] != b[i])
+    for begin in range(0, shared, _BLOCK):
+        one, other = a[begin : begin + _BLOCK], b[begin : begin + _BLOCK]
+        if list(one) != list(other):
+            pairs = enumerate(zip(one, other, strict=False))
+            differs = next((place for place, (x, y) in pairs if x != y), None)
+            if differs is not None:
+                return begin + differs
+    return shared
 
 
 def repeated_length(

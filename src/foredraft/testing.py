@@ -7,22 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
+from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
 from foredraft.errors import BackendError, OutOfKVError, RequestError, UnsupportedModelError
-from foredraft.protocols import Drafter, DrafterContext, GrammarState, Head, Model, Planner, RequestView
+from foredraft.images import Image, PreparedImage, row_keys
+from foredraft.protocols import (
+    Drafter,
+    DrafterContext,
+    GrammarState,
+    Head,
+    Model,
+    Planner,
+    RequestView,
+    Vision,
+)
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
+from foredraft.testing_heads import FEATURE_SIZE, FakeHead, LogitsFunction, chain_on, feature_row
 from foredraft.types import (
     Capabilities,
-    Constraint,
     Draft,
     DraftLimit,
     Features,
-    HeadRows,
     Logits,
     Message,
     ModelInfo,
@@ -32,8 +43,20 @@ from foredraft.types import (
     SamplingParams,
 )
 
-LogitsFunction = Callable[[Sequence[int]], Logits]
-"""Logits of shape (vocabulary,) for the token after a prefix."""
+__all__ = [
+    "FEATURE_SIZE",
+    "FakeHead",
+    "FakeModel",
+    "FakeSampler",
+    "FakeTokenizer",
+    "FakeVision",
+    "LogitsFunction",
+    "ScriptedDrafter",
+    "assert_lossless",
+    "drafter_context",
+    "markov_logits",
+    "run_drafter",
+]
 
 
 class FakeTokenizer:
@@ -58,7 +81,13 @@ class FakeTokenizer:
             return list(text.encode())
         return [(ord(letter) - ord("a")) % self.vocab_size for letter in text]
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:  # noqa: ARG002
+    def encode_rendered(
+        self,
+        text: str,
+        literal: Sequence[Span],  # noqa: ARG002
+        *,
+        begins: bool = True,  # noqa: ARG002
+    ) -> list[int]:
         return self.encode(text, special=True, add_bos=True)
 
     def token_bytes(self, token: int) -> bytes:
@@ -95,23 +124,30 @@ def markov_logits(vocab_size: int, *, order: int = 2, seed: int = 0, scale: floa
     return logits
 
 
-FEATURE_SIZE = 2
-"""Numbers of one of a FakeModel's features."""
+class FakeVision:
+    """A Vision of a FakeModel: an image takes a row for every started square of 8 × 8 pixels, between two
+    tokens, and its key is a hash of its pixels. `prepared` counts how often an image was encoded.
+    """
 
-_PLACES, _CHAIN = 1024, 1021  # such numbers are exact in half precision, too
+    def __init__(self, vocab_size: int = 258, *, chunk: int = 16, marker: str = "") -> None:
+        bytewise = vocab_size >= 258
+        self.placeholder = 257 if bytewise else vocab_size - 2
+        self.chunk = chunk
+        self.marker = marker
+        self.prepared = 0
+        self._around = (ord("["), ord("]")) if bytewise else (0, 1)
 
+    def lay_out(self, image: Image) -> PreparedImage:
+        height, width, _ = image.pixels.shape
+        rows = -(-height // 8) * -(-width // 8)
+        key = sha256(f"{width} × {height} ".encode() + image.pixels.tobytes()).hexdigest()
+        before, after = self._around
+        tokens = (before, *[self.placeholder] * rows, after)
+        return PreparedImage(key, tokens, ((1, rows),), image=image)
 
-def _feature_row(position: int, chained: int, kinds: int) -> list[int]:
-    """The features of a row: its position, and a hash of the tokens up to it, each beside its kind."""
-    row = []
-    for kind in range(kinds):
-        row += [(position + kind) % _PLACES, (chained + kind) % _CHAIN]
-    return row
-
-
-def _chained(before: int, token: int) -> int:
-    """The hash of a prefix from that of the prefix before its last token; 0 is that of the empty one."""
-    return (31 * before + token + 1) % _CHAIN
+    def prepare(self, image: Image) -> PreparedImage:
+        self.prepared += 1
+        return replace(self.lay_out(image), image=None)
 
 
 class FakeModel:
@@ -120,7 +156,9 @@ class FakeModel:
     It raises where a real backend would misbehave silently: rows that do not start at the end of the cache,
     more rows than `max_rows`, a sequence out of range. `forwards` records every batch. `kv_cells` limits the
     total tokens of all sequences; with None only each sequence's context is limited. `features` are the
-    names of the hidden states it returns; they are hashes of the prefix, which a FakeHead checks.
+    names of the hidden states it returns; they are hashes of the prefix, which a FakeHead checks. With
+    `vision` it sees images: every row of an image before a token moves its logits to other tokens. So does
+    each of its `adapters`.
     """
 
     def __init__(
@@ -135,9 +173,14 @@ class FakeModel:
         trees: bool = True,
         kv_cells: int | None = None,
         features: tuple[str, ...] = (),
+        vision: FakeVision | None = None,
+        adapters: tuple[str, ...] = (),
         name: str = "fake",
     ) -> None:
         self.tokenizer = FakeTokenizer(vocab_size)
+        self.vision: Vision | None = vision
+        self.adapters: Mapping[str, str] = {adapter: f"key of {adapter}" for adapter in adapters}
+        self._adapted: dict[int, str] = {}
         self._kv_cells = kv_cells
         self._logits = logits or markov_logits(vocab_size)
         self.info = ModelInfo(
@@ -189,12 +232,20 @@ class FakeModel:
     def idle_threads(self) -> int:
         return 0
 
+    def adapt(self, seq: int, adapter: str) -> None:
+        if self.length(seq):
+            raise BackendError(f"sequence {seq} holds cells of another adapter")
+        if adapter and adapter not in self.adapters:
+            raise BackendError(f"there is no adapter {adapter}")
+        self._adapted[seq] = adapter
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         self.forwards.append(tuple(batch))
         if sum(len(rows.tokens) for rows in batch) > self.capabilities.max_batch:
             raise BackendError("more rows than max_batch")
         for rows in batch:
             self._check(rows)
+            self._check_images(rows)
         self._check_cells(sum(len(rows.tokens) for rows in batch))
         wanted: list[Logits] = []
         self._prefixes = []
@@ -207,7 +258,8 @@ class FakeModel:
         if not kinds:
             raise BackendError("the model was loaded without features")
         prefixes = self._prefixes if rows is None else [self._prefixes[row] for row in rows]
-        found = [_feature_row(len(prefix) - 1, _hash(prefix), kinds) for prefix in prefixes]
+        prefixes = [self._as_text(prefix) for prefix in prefixes]
+        found = [feature_row(len(prefix) - 1, _hash(prefix), kinds) for prefix in prefixes]
         return np.asarray(found, np.float32).reshape(len(found), kinds * FEATURE_SIZE)
 
     def load_head(self, path: Path | None, *, sequences: int) -> Head:
@@ -230,6 +282,34 @@ class FakeModel:
         if rows.logits > self.capabilities.max_rows:
             raise BackendError("more rows than max_rows")
 
+    def _check_images(self, rows: Rows) -> None:
+        chunk = 0 if self.vision is None else self.vision.chunk
+        for span in rows.images:
+            first, count = span.image.runs[span.run]
+            if self.vision is None:
+                raise BackendError("this model does not see")
+            if span.image.image is not None:
+                raise BackendError("an image has no rows yet")
+            if not rows.start <= span.start < span.end <= rows.start + len(rows.tokens):
+                raise BackendError("an image is not where its rows are")
+            for cut in (span.first, span.first + span.rows):
+                if cut < count and cut % (chunk or count):
+                    raise BackendError(f"an image is cut after {cut} of {count} rows")
+            tokens = rows.tokens[span.start - rows.start : span.end - rows.start]
+            if set(tokens) != {self.vision.placeholder} or first + count > len(span.image.tokens):
+                raise BackendError("an image's rows are placeholders")
+
+    def _as_text(self, prefix: Sequence[int]) -> list[int]:
+        """The tokens of a prefix in which rows of images are keys."""
+        placeholder = 0 if self.vision is None else self.vision.placeholder
+        return [placeholder if token < 0 else token for token in prefix]
+
+    def _logits_of(self, prefix: Sequence[int]) -> Logits:
+        seen = [token for token in prefix if token < 0]
+        if not seen:
+            return self._logits(prefix)
+        return np.roll(self._logits(self._as_text(prefix)), sum(seen) % self.info.vocab_size)
+
     def _check_cells(self, more: int) -> None:
         if self._kv_cells is not None and self.cells + more > self._kv_cells:
             raise OutOfKVError("the KV cache is full")
@@ -237,16 +317,23 @@ class FakeModel:
     def _append(self, rows: Rows) -> list[Logits]:
         cached = self._cache.setdefault(rows.seq, [])
         paths: list[list[int]] = []
-        for i, token in enumerate(rows.tokens):
+        tokens = list(rows.tokens)
+        for span in rows.images:
+            keys = row_keys(span.image, span.run)[span.first : span.first + span.rows]
+            tokens[span.start - rows.start : span.end - rows.start] = keys
+        for i, token in enumerate(tokens):
             parent = i - 1 if rows.parents is None else rows.parents[i]
             paths.append([*(paths[parent] if parent >= 0 else []), token])
         first = len(rows.tokens) - rows.logits
         prefix = list(cached)
         if rows.parents is not None:
             self._tree[rows.seq] = (prefix, paths)
-        cached.extend(rows.tokens)
+        cached.extend(tokens)
         self._prefixes += [prefix + path for path in paths]
-        return [self._logits(prefix + path) for path in paths[first:]]
+        adapter = self._adapted.get(rows.seq)
+        shift = 1 + list(self.adapters).index(adapter) if adapter else 0
+        found = [self._logits_of(prefix + path) for path in paths[first:]]
+        return [np.roll(logits, shift) for logits in found] if shift else found
 
     def length(self, seq: int) -> int:
         return len(self._cache.get(seq, ()))
@@ -260,7 +347,7 @@ class FakeModel:
         return sum(len(cached) for cached in self._cache.values())
 
     def tokens(self, seq: int) -> list[int]:
-        """The tokens in the sequence's cache."""
+        """The tokens in the sequence's cache; rows of images are their keys (`images.row_keys`)."""
         return list(self._cache.get(seq, ()))
 
     def truncate(self, seq: int, length: int) -> None:
@@ -288,6 +375,8 @@ class FakeModel:
             raise BackendError(
                 f"cannot fork {length} of {self.length(src)} cells: the window has passed them"
             )
+        if self._adapted.get(src, "") != self._adapted.get(dst, ""):
+            raise BackendError("cannot fork cells of another adapter")
         self._check_cells(length - self.length(dst))
         self._cache[dst] = self.tokens(src)[:length]
         self._note_least(dst)
@@ -319,126 +408,10 @@ class FakeModel:
 
 
 def _hash(prefix: Sequence[int]) -> int:
-    chained = 0
+    found = 0
     for token in prefix:
-        chained = _chained(chained, token)
-    return chained
-
-
-class FakeHead:
-    """A Head whose logits are the target's after the tokens that it holds of a sequence, at most `window`;
-    with a `block`, after those and the likeliest tokens before.
-
-    It raises where a real one would be wrong in silence: features of another position or text than those of
-    the row before, rows that do not follow those it holds, its own hidden states where it has none. `batches`
-    records every forward.
-    """
-
-    def __init__(
-        self,
-        model: FakeModel,
-        *,
-        window: int = 0,
-        trees: bool = True,
-        block: int = 0,
-        sequences: int = 4,
-        logits: LogitsFunction | None = None,
-        name: str = "head",
-    ) -> None:
-        self.info = replace(model.info, name=name)
-        self.needs = model.capabilities.features
-        self.window = window
-        self.trees = trees and not block
-        self.block = block
-        self.sequences = sequences
-        self.batches: list[tuple[HeadRows, ...]] = []
-        self.closed = False
-        self._logits = logits or model.logits_after
-        self._held: dict[int, list[tuple[int, list[int], int]]] = {}
-        """Of each sequence its rows: position, the tokens up to it, the hash of the text up to it."""
-        self._tree: dict[int, list[tuple[int, list[int], int]]] = {}
-        self._open: set[int] = set()
-
-    def forward(self, batch: Sequence[HeadRows]) -> Logits:
-        self.batches.append(tuple(batch))
-        wanted: list[Logits] = []
-        for rows in batch:
-            if not 0 <= rows.seq < self.sequences:
-                raise BackendError(f"the head has no sequence {rows.seq}")
-            texts = self._own(rows) if rows.features is None else self._given(rows, rows.features)
-            if self.block:
-                wanted += self._block_after(texts[-1], rows.logits)
-                continue
-            wanted += [self._logits(text) for text in texts[len(texts) - rows.logits :]]
-            (self._open.add if rows.logits else self._open.discard)(rows.seq)
-        return np.stack(wanted) if wanted else np.empty((0, self.info.vocab_size), np.float32)
-
-    def _given(self, rows: HeadRows, features: Features) -> list[list[int]]:
-        """Append rows with the target's features; returns the text that each row knows."""
-        held = self._held.setdefault(rows.seq, [])
-        if rows.start < 1 or rows.parents is not None or features.shape[0] != len(rows.tokens):
-            raise BackendError("rows with features are a chain, one row of features for each token")
-        if held and not self.window == 1 and rows.start != held[-1][0] + 1:
-            raise BackendError(f"rows start at {rows.start}, the head's end at {held[-1][0] + 1}")
-        texts = []
-        for i, token in enumerate(rows.tokens):
-            position, before = rows.start + i, int(features[i, 1])
-            expected = _feature_row(position - 1, before, len(self.needs))
-            follows = bool(held) and held[-1][0] == position - 1
-            if features[i].tolist() != expected or (follows and held[-1][2] != before):
-                raise BackendError(f"these are not the features of token {position - 1}")
-            texts.append(self._cut([*(held[-1][1] if held else []), token]))
-            held.append((position, texts[-1], _chained(before, token)))
-        self._tree.pop(rows.seq, None)
-        return texts
-
-    def _block_after(self, text: list[int], count: int) -> list[Logits]:
-        """The logits of the tokens after a text, if each is the likeliest one."""
-        if not 0 <= count <= self.block:
-            raise BackendError(f"a block has {self.block} tokens, not {count}")
-        found: list[Logits] = []
-        for _ in range(count):
-            found.append(self._logits(text))
-            text = self._cut([*text, int(found[-1].argmax())])
-        return found
-
-    def _own(self, rows: HeadRows) -> list[list[int]]:
-        """Append rows that go on from the head's own hidden states."""
-        held = self._held.get(rows.seq)
-        if not held or rows.seq not in self._open:
-            raise BackendError("the head has no hidden state to go on from")
-        tree = self._tree.setdefault(rows.seq, [held[-1]])
-        if rows.parents is not None and not self.trees:
-            raise BackendError("this head has no trees")
-        parents = [len(tree) - 2] if rows.parents is None else rows.parents
-        texts = []
-        for token, parent in zip(rows.tokens, parents, strict=True):
-            position, text, chained = tree[parent + 1]
-            if rows.start > position + 1:
-                raise BackendError(f"rows start at {rows.start}, their parent is at {position}")
-            texts.append(self._cut([*text, token]))
-            tree.append((position + 1, texts[-1], _chained(chained, token)))
-        return texts
-
-    def _cut(self, text: list[int]) -> list[int]:
-        return text[-self.window :] if self.window else text
-
-    def length(self, seq: int) -> int:
-        rows = [*self._held.get(seq, ()), *self._tree.get(seq, ())]
-        return max((position + 1 for position, _, _ in rows), default=0)
-
-    def truncate(self, seq: int, length: int) -> None:
-        self._tree.pop(seq, None)
-        self._open.discard(seq)
-        self._held[seq] = [row for row in self._held.get(seq, ()) if row[0] < length]
-
-    def release(self, seq: int) -> None:
-        for rows in (self._held, self._tree):
-            rows.pop(seq, None)
-        self._open.discard(seq)
-
-    def close(self) -> None:
-        self.closed = True
+        found = chain_on(found, token)
+    return found
 
 
 class ScriptedDrafter:
@@ -497,10 +470,10 @@ def drafter_context(model: Model | None = None, *, store: Path | None = None) ->
     target = model or FakeModel()
     tokenizer = target.tokenizer
 
-    def follow(constraint: Constraint) -> GrammarState:
-        from foredraft.sampling.constraint import compile_constraint
+    def follow(params: SamplingParams) -> GrammarState | None:
+        from foredraft.sampling.thought import answer_guide
 
-        return compile_constraint(constraint, tokenizer)
+        return answer_guide(params, tokenizer)
 
     def load(path: str, *, sequences: int, context_length: int) -> Model:
         return FakeModel(
@@ -555,13 +528,15 @@ def assert_lossless(
     *,
     concurrent: bool = False,
     planner: Callable[[], Planner] | None = None,
+    adapters: Sequence[str] = ("",),
 ) -> Mapping[str, int]:
     """Run every prompt with and without the drafters and compare the answers token by token.
 
     `concurrent` adds all prompts at once; `planner` creates the planner that chooses between the drafters (by
-    default all of them always draft). A model with a `clock`, such as FakeModel, runs in that virtual time.
-    Returns the number of accepted draft tokens by origin, so that a test can also check that something was
-    drafted. Raises AssertionError at the first difference.
+    default all of them always draft). Prompts are computed with the `adapters` in turns. A model with a
+    `clock`, such as FakeModel, runs in that virtual time. Returns the number of accepted draft tokens by
+    origin, so that a test can also check that something was drafted. Raises AssertionError at the first
+    difference.
     """
     from foredraft.engine.engine import Engine
 
@@ -575,18 +550,15 @@ def assert_lossless(
             planner=planner and planner(),
             clock=getattr(target, "clock", perf_counter),
         )
-        texts: list[list[int]] = []
+        requests = list(zip(prompts, cycle(adapters), strict=False))
         if concurrent:
-            handles = [engine.add(prompt, params) for prompt in prompts]
-            results = engine.run(handles)
-            texts = [list(result.tokens) for result in results]
+            results = engine.run([engine.add(prompt, params, adapter=name) for prompt, name in requests])
         else:
-            results = [engine.generate(list(prompt), params=params) for prompt in prompts]
-            texts = [list(result.tokens) for result in results]
+            results = [engine.generate(list(prompt), params, adapter=name) for prompt, name in requests]
         for result in results if speculated else ():
             for origin in result.origins:
                 origins[origin] = origins.get(origin, 0) + 1
-        outputs.append(texts)
+        outputs.append([list(result.tokens) for result in results])
         engine.close()
     for number, (plain, drafted) in enumerate(zip(*outputs, strict=True)):
         if plain != drafted:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from foredraft.images import ImageSpan
+
 Logits: TypeAlias = npt.NDArray[np.float32]
 """Shape (rows, vocabulary) or (vocabulary,), natural-log scale, unnormalised."""
 
@@ -32,7 +34,9 @@ MAX_DRAFT_TOKENS = 63
 VerifyRule: TypeAlias = Literal["match", "rejection", "block"]
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "grammar"]
 Message: TypeAlias = Mapping[str, Any]
-"""One chat message: at least `role` and `content`, as in OpenAI's API."""
+"""One chat message: at least `role` and `content`, as in OpenAI's API. A part of its content that is an image
+is {"type": "image", "image": Image}.
+"""
 
 
 # --- forward -------------------------------------------------------------------------------------------
@@ -45,7 +49,9 @@ class Rows:
     `start` is the number of KV cells the sequence holds before this forward (the position of the first
     row). The last `logits` rows return logits; 0 for a prefill chunk that is not the prompt's last.
     `parents` makes the rows a tree: `parents[i]` is the index *within these rows* of row i's parent, -1
-    for a row that follows the cached sequence directly. None means a chain.
+    for a row that follows the cached sequence directly. None means a chain. `images` are the rows of images
+    among them, in order; the tokens of those are placeholders. `start` and the sequence's length count rows,
+    also where an image takes fewer positions.
     """
 
     seq: int
@@ -53,6 +59,7 @@ class Rows:
     tokens: Sequence[int]
     logits: int
     parents: Sequence[int] | None = None
+    images: Sequence[ImageSpan] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +136,17 @@ class Capabilities:
 class ModelInfo:
     """Description of a loaded model. `context_length` is the capacity of one sequence, in tokens.
 
-    `vocab_hash` identifies the tokenizer: two models that share it share token ids. `settings` are the
-    values chosen automatically (KV types, threads, layers on the device), shown by `doctor` and in stats.
-    `recommended` holds the sampling parameters that the model's authors recommend: fields of SamplingParams.
-    `memory` is the memory use in bytes, where the backend can measure it: "weights_mapped" (mapped from the
-    file; the system can drop and reread them), "weights" (in memory), "kv_cache" (reserved for all sequences;
-    used as cells are written), "compute" (buffers of a forward, at most). `without` names what this machine
-    could run the model faster with, and does not; `doctor` says why.
+    `context_chosen` says why it has that length where none was asked for; `trained_context` is the longest
+    that the model takes. `vocab_hash` identifies the tokenizer: two models that share it share token ids.
+    `settings` are the values chosen automatically (KV types, threads, layers on the device), shown by
+    `doctor` and in stats. `recommended` holds the sampling parameters that the model's authors recommend:
+    fields of SamplingParams. `memory` is the memory use in bytes, where the backend can measure it:
+    "weights_mapped" (mapped from the file; the system can drop and reread them), "weights" (in memory),
+    "kv_cache" (reserved for all sequences; used as cells are written), "adapters", "vision" (the weights of
+    an mmproj file, and the buffer that images are encoded in), "compute" (buffers of a
+    forward, at most). `without` names what this machine could run the model faster with, and does not;
+    `doctor` says why. `scalable`: whether its positions can be scaled (RoPE), for a context longer than
+    trained for. `notes` are for its user: what to expect of how it was loaded.
     """
 
     name: str
@@ -155,6 +166,14 @@ class ModelInfo:
     recommended: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
     without: str = ""
+    context_chosen: str = ""
+    scalable: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def held_bytes(self) -> int:
+        """What the model takes of a budget: its weights, its adapters, and what it sees with."""
+        return self.size_bytes + self.memory.get("adapters", 0) + self.memory.get("vision", 0)
 
 
 # --- drafting ------------------------------------------------------------------------------------------
@@ -265,6 +284,21 @@ class Constraint:
 # --- requests and what comes back ----------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How an answer thinks first: between the marks `opening` and `closing`. `begun`: the prompt has the
+    opening; `goes_on`: also the thought's first words. `ending` is what the template writes behind a thought,
+    with the closing in it: it ends a thought whose budget is used up, and what follows the closing comes
+    before an answer with a constraint.
+    """
+
+    opening: str
+    closing: str
+    ending: str
+    begun: bool = False
+    goes_on: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the target's tokens are chosen and when the answer ends. `temperature` 0 is greedy.
@@ -273,7 +307,9 @@ class SamplingParams:
     alternatives to report beside each token (0 = only the token's own), None for no log-probabilities.
     `max_tokens` None = until the context is full. `seed` None = a new seed for each request. The answer ends
     when it fulfils the `constraint`. `stop_repetition` ends an answer that only repeats one passage
-    (`engine/request.py`).
+    (`engine/request.py`). `thinking` None = as the end of the prompt says, if that is messages
+    (`engine/thinking.py`); stop strings and the constraint apply behind the thought. `reasoning_budget`: the
+    most tokens of the thought, None for any number.
     """
 
     temperature: float = 0.0
@@ -294,6 +330,8 @@ class SamplingParams:
     verify: VerifyRule = "match"
     constraint: Constraint | None = None
     stop_repetition: bool = False
+    thinking: Thinking | None = None
+    reasoning_budget: int | None = None
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -317,6 +355,8 @@ class SamplingOptions(TypedDict, total=False):
     verify: VerifyRule
     constraint: Constraint | None
     stop_repetition: bool
+    thinking: Thinking | None
+    reasoning_budget: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,24 +374,37 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end of sequence, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     REPETITION = "repetition"  # the answer repeated itself without end (`SamplingParams.stop_repetition`)
+    STOPPED = "stopped"  # somebody else ended it; the text until then is the answer
     ABORT = "abort"  # the caller cancelled it
     ERROR = "error"  # this request failed; the engine goes on
 
     @property
     def cut(self) -> bool:
         """Whether the answer was cut off before its own end, without an error."""
-        return self in (FinishReason.LENGTH, FinishReason.REPETITION)
+        return self in (FinishReason.LENGTH, FinishReason.REPETITION, FinishReason.STOPPED)
+
+
+class Place(StrEnum):
+    """Where an answer is, if its model thinks first. Only the engine judges that (`sampling/thought.py`)."""
+
+    BEFORE = "before"  # nothing but white space, or the beginning of the opening mark
+    INSIDE = "inside"  # in the thought
+    ENDING = "ending"  # the ending of the thought is being written, up to where the answer begins
+    ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts, named as OpenAI's `usage`. `completion_tokens` counts an end-of-sequence token too."""
+    """Token counts, named as OpenAI's `usage`. `completion_tokens` counts an end-of-sequence token too.
+    `reasoning_tokens` of them are the thought, with its marks.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +468,8 @@ class SpeculationStats:
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One committed token. `origin` is "target" or the drafter that proposed it. `text` can be shown at once:
-    an incomplete UTF-8 character or a possible stop string is held back and comes with a later token.
+    an incomplete UTF-8 character or a possible stop string is held back and comes with a later token. `place`
+    is where the answer is behind it: the token that leaves the thought still has the mark that closes it.
     """
 
     request: int
@@ -423,6 +477,7 @@ class TokenEvent:
     text: str
     origin: str
     logprob: TokenLogprob | None = None
+    place: Place = Place.ANSWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,14 +521,26 @@ class Reason(StrEnum):
     """Why nothing was drafted for a request in a round."""
 
     MEASURING = "the cost of plain decoding is measured"
-    BACK_OFF = "no draft was attempted: recent attempts found nothing that pays"
-    NO_ROOM = "no draft is allowed here: the answer is about to end, or drafting is switched off for it"
+    BACK_OFF = "no draft was attempted: recent attempts found nothing, or what it may lose covers none yet"
+    NO_ROOM = "no draft has room here: the answer is about to end, or the forward is full"
+    SWITCHED_OFF = "switched off for this request"
     NOTHING_FOUND = "no drafter found anything to propose"
     NOT_WORTH = "no draft is expected to pay for its verification"
     TOO_RISKY = "the draft would risk more than this request may lose"
     SHARED = "the draft does not pay in a forward shared with other requests"
     NO_CELLS = "the KV cache had no room for the draft"
     FAILED = "the request ended with an error"
+
+
+class Undrafted(StrEnum):
+    """Why nothing is drafted at all, or nothing was for a request as a whole."""
+
+    TURNED_OFF = "speculation is turned off"
+    RECURRENT_STATE = "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
+    NO_DRAFTER = "none of the drafters asked for can be used"
+    DRAFTERS_FAILED = "every drafter failed (see the notes)"
+    NOT_DECODED = "no round that may draft has decoded yet"
+    NOTHING_PAID = "no draft worth verifying was found for this request"
 
 
 class Estimate(NamedTuple):
@@ -499,7 +566,8 @@ class Choice(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Load:
     """What the forward of a round carries beside drafts. `to_recompute`: rows of the requests decoding that
-    are computed again. `idle_threads`: as `Model.idle_threads`.
+    are computed again. `idle_threads`: as `Model.idle_threads`. `adapters`: those of the requests decoding,
+    "" for none, in order, each of which takes a pass of its own; empty if all have the usual one.
     """
 
     decoding: int
@@ -507,6 +575,7 @@ class Load:
     depth: int  # the largest KV length of the requests decoding, in tokens
     to_recompute: int = 0
     idle_threads: int = 0
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

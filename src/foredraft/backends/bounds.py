@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from foredraft.errors import BackendError, OutOfKVError
-from foredraft.types import Rows
+from foredraft.types import HeadRows, Logits, Rows
 
 
 def check_batch(
@@ -33,3 +37,36 @@ def check_batch(
             )
     if total > max_batch:
         raise BackendError(f"{total} rows in one forward; at most {max_batch} fit.")
+
+
+def rows_of(chosen: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """The rows that the `chosen` of several have, which have so many rows each, one after the other."""
+    ends = [0, *accumulate(counts)]
+    return [row for i in chosen for row in range(ends[i], ends[i + 1])]
+
+
+def spoiled(batch: Sequence[Rows | HeadRows], bad: npt.NDArray[np.bool_]) -> set[int]:
+    """The sequences with a row of logits that is not numbers, given which rows are such: cells that
+    overflowed spoil all after them, also where they are masked, as 0 × NaN is NaN.
+    """
+    if not bad.any():
+        return set()
+    owners = [rows.seq for rows in batch for _ in range(rows.logits)]
+    return {owners[row] for row in np.flatnonzero(bad)}
+
+
+def not_numbers(logits: Logits) -> npt.NDArray[np.bool_]:
+    """Which rows of a model's logits are not numbers. Such a row has none at all, so one is looked at."""
+    return np.isnan(logits[:, 0])
+
+
+def not_kept(seq: int) -> BackendError:
+    """The beginning of a sequence cannot be kept: rows may have read, masked, what came after them."""
+    return BackendError(f"Sequence {seq} holds what is not numbers.", hint="Compute it anew.")
+
+
+def not_seen(seq: int) -> BackendError:
+    """No row fits that would tell whether the beginning of a sequence can be kept."""
+    return BackendError(
+        f"Sequence {seq} is full, so it cannot be seen whether it holds numbers.", hint="Compute it anew."
+    )

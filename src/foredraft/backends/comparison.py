@@ -10,19 +10,22 @@ What is to be compared is in order of what it can find. The first of it is alway
 time is used up.
 
 The cells before the rows matter for their number and positions, not for their content: a backend that can
-`lengthen` a sequence without computing it makes depths cheap.
+`lengthen` a sequence without computing it makes depths cheap. Of a model that sees, text behind the rows of
+an image is compared as well: with M-RoPE these have other positions, and take fewer of them than cells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
-from foredraft.backends.passages import Passage, passages
+from foredraft.backends.differences import Difference, Result
+from foredraft.backends.passages import Passage, behind, passages
 from foredraft.errors import BackendError
+from foredraft.images import ImageSpan, PreparedImage, spans_within
 from foredraft.protocols import Model
 from foredraft.types import Logits, Rollback, Rows
 
@@ -87,52 +90,6 @@ THOROUGH = Effort(600.0, thorough=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """Rows that differ from those computed one by one: `bytes` of `of` bytes of their logits.
-
-    `rows`: of the forward, or of the one before where it only shows in the next. `beside`: another sequence.
-    """
-
-    rows: int
-    depth: int
-    passage: str
-    bytes: int
-    of: int
-    beside: bool = False
-
-    def __str__(self) -> str:
-        where = "beside another sequence" if self.beside else f"with {self.rows} rows"
-        return (
-            f"{self.bytes:,} of {self.of:,} bytes of the logits differ {where} "
-            f"at a depth of {self.depth:,} tokens ({self.passage})"
-        )
-
-
-@dataclass(slots=True)
-class Result:
-    """What was compared: the numbers of rows, the depths and the passages, how many logits, and whether
-    several sequences were; and the differences found, the fewest rows first. `complete`: nothing was left out
-    for time. `missed`: depths that are needed and would take too long to compute the tokens before them.
-    """
-
-    sizes: set[int] = field(default_factory=set)
-    depths: set[int] = field(default_factory=set)
-    passages: set[str] = field(default_factory=set)
-    comparisons: int = 0
-    logits: int = 0
-    together: bool = False
-    complete: bool = True
-    missed: set[int] = field(default_factory=set)
-    differences: list[Difference] = field(default_factory=list)
-
-    @property
-    def exact(self) -> int:
-        """The largest compared number of rows up to which nothing differs; 1 if there is none."""
-        least = min((found.rows for found in self.differences), default=None)
-        return max((size for size in self.sizes if least is None or size < least), default=1)
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """A comparison: rows of a passage at a depth, in forwards of these numbers of rows. `needed`: whatever
     time it takes, if the cells before it can be had in `reading_s` seconds. At least the first `rows` rows
@@ -177,8 +134,16 @@ class _Context:
     another way than computing them.
     """
 
-    def __init__(self, model: Model, passage: Passage, lengthen: Lengthen | None, costs: _Costs) -> None:
+    def __init__(
+        self,
+        model: Model,
+        passage: Passage,
+        lengthen: Lengthen | None,
+        costs: _Costs,
+        images: Sequence[ImageSpan] = (),
+    ) -> None:
         self._model = model
+        self._images = images
         self._passage = passage
         self._lengthen = lengthen
         self._costs = costs
@@ -213,7 +178,8 @@ class _Context:
         most = self._model.capabilities.max_batch
         for first in range(start, depth, most):
             tokens = self._passage.rows(first, min(most, depth - first))
-            self._costs.forward([Rows(0, first, tokens, 0)])
+            images = spans_within(self._images, first, first + len(tokens))
+            self._costs.forward([Rows(0, first, tokens, 0, images=images)])
         self._saved[depth] = self._model.snapshot(0)
         self._at = None
         self.go(depth)
@@ -283,8 +249,10 @@ class _Comparison:
         lengthen: Lengthen | None,
         clock: Callable[[], float],
         progress: Callable[[str], None] | None,
+        image: PreparedImage | None,
     ) -> None:
         self._model = model
+        self._image = image
         self._enough = enough
         self._effort = effort
         self._window = window
@@ -308,6 +276,8 @@ class _Comparison:
             self._run_thorough()
         else:
             self._run_quick(depths)
+        if all(found.rows > self._enough for found in self.result.differences):
+            self._behind_image()
         for seq in range(self._model.capabilities.sequences):
             self._model.release(seq)
         return self.result
@@ -342,6 +312,21 @@ class _Comparison:
             if not self._take(context, step):
                 return
             self._references = {key: self._references[key] for key in kept}
+
+    def _behind_image(self) -> None:
+        """Compare text behind an image, if there is one to compare with."""
+        if self._image is None:
+            return
+        passage, spans = behind(self._passages[0], self._image)
+        if spans[-1].end > self._model.capabilities.max_batch:  # a forward may have to have all of it
+            self.result.complete = False
+            return
+        context = _Context(self._model, passage, None, self._costs, spans)
+        step = _Step(passage, spans[-1].end, self._walks(), needed=True, reading_s=_READING_S)
+        self._take(context, step)
+        self.result.behind_image = passage.name in self.result.passages
+        self.result.passages.discard(passage.name)
+        self.result.depths.discard(step.depth)
 
     def _further(self, depths: Sequence[int], first: Sequence[tuple[Passage, int]]) -> Iterator[_Step]:
         """What follows what is needed: beyond a window, large forwards, and the other passages and depths."""
@@ -575,11 +560,12 @@ def compare(
     lengthen: Lengthen | None = None,
     clock: Callable[[], float] = perf_counter,
     progress: Callable[[str], None] | None = None,
+    image: PreparedImage | None = None,
 ) -> Result:
     """Compare the model's arithmetic for single rows and for several.
 
     It ends with a difference in forwards of up to `enough` rows. `window`: tokens of a sliding window, or 0.
-    `progress` gets a line now and then in a thorough comparison.
+    `progress` gets a line now and then in a thorough comparison. `image`: one behind which text is compared.
     """
     run = _Comparison(
         model,
@@ -589,5 +575,6 @@ def compare(
         lengthen=lengthen,
         clock=clock,
         progress=progress,
+        image=image,
     )
     return run.run()

@@ -43,28 +43,29 @@ def _siblings(cpu: int) -> str:
 
 def cpu_quota() -> float | None:
     """How many processors' time Linux's control groups leave to this process; None without a limit."""
+    return min(_quotas(), default=None)
+
+
+def _quotas() -> Iterator[float]:
+    for place in control_groups("cpu"):
+        for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with suppress(OSError, ValueError):  # "max" is no number, and -1 no limit
+                quota, period = (float(word) for file in files for word in (place / file).read_text().split())
+                if quota > 0:
+                    yield quota / period
+
+
+def control_groups(controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups with a controller, and of those above them. A container
+    may show its own group as the root, under another name: not all exist.
+    """
     try:
         memberships = [line.split(":", 2) for line in _MEMBERSHIP.read_text().splitlines()]
     except OSError:
-        return None
-    quotas: list[float] = []
+        return
     for _, controllers, group in memberships:
-        if not controllers:
-            quotas += _quotas(_GROUPS, group, "cpu.max")
-        elif "cpu" in controllers.split(","):
-            quotas += _quotas(_GROUPS / "cpu", group, "cpu.cfs_quota_us", "cpu.cfs_period_us")
-    return min(quotas, default=None)
-
-
-def _quotas(root: Path, group: str, *files: str) -> Iterator[float]:
-    """The limits of a group and of those above it. A container may show its own group as the root, under
-    another name: what does not exist has no limit.
-    """
-    folder = root / group.strip("/")
-    for place in (folder, *folder.parents):
-        with suppress(OSError, ValueError):  # "max" is no number, and -1 no limit
-            quota, period = (float(word) for file in files for word in (place / file).read_text().split())
-            if quota > 0:
-                yield quota / period
-        if place == root:
-            return
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = _GROUPS / controller if controllers else _GROUPS
+        folder = root / group.strip("/")
+        yield from (place for place in (folder, *folder.parents) if place.is_relative_to(root))

@@ -6,12 +6,12 @@ model take turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foredraft.errors import BackendError
-from foredraft.protocols import Head, Model, Tokenizer
+from foredraft.protocols import Head, Model, Tokenizer, Vision
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rows
 
 
@@ -31,6 +31,7 @@ class Part:
     def __init__(self, whole: Model, first: int, count: int, shared: _Shared) -> None:
         self.info: ModelInfo = whole.info
         self.tokenizer: Tokenizer = whole.tokenizer
+        self.vision: Vision | None = whole.vision
         self.capabilities: Capabilities = replace(whole.capabilities, sequences=count)
         self._whole = whole
         self._first = first
@@ -49,12 +50,17 @@ class Part:
     def idle_threads(self) -> int:
         return self._whole.idle_threads
 
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        return self._whole.adapters
+
+    def adapt(self, seq: int, adapter: str) -> None:
+        self._whole.adapt(self._at(seq), adapter)
+
     def forward(self, batch: Sequence[Rows]) -> Logits:
         """As `Model.forward`."""
         self._shared.computed = self._first
-        return self._whole.forward(
-            [Rows(self._at(rows.seq), rows.start, rows.tokens, rows.logits, rows.parents) for rows in batch]
-        )
+        return self._whole.forward([replace(rows, seq=self._at(rows.seq)) for rows in batch])
 
     def features(self, rows: Sequence[int] | None = None) -> Features:
         if self.capabilities.features and self._shared.computed != self._first:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from foredraft.images import ImageSpan, PreparedImage
 from foredraft.protocols import Model, Tokenizer
 
 _FEWEST = 4
@@ -18,6 +19,9 @@ _FEWEST = 4
 
 _LENGTH = 4096
 """Tokens of a random passage before it repeats itself."""
+
+_BEFORE_IMAGE = 8
+"""Tokens before an image."""
 
 SEEDS = (7, 11, 13)
 
@@ -59,6 +63,14 @@ class Passage:
     def rows(self, start: int, count: int) -> list[int]:
         """The `count` tokens from position `start` on."""
         return [self.tokens[i % len(self.tokens)] for i in range(start, start + count)]
+
+
+def behind(passage: Passage, image: PreparedImage) -> tuple[Passage, tuple[ImageSpan, ...]]:
+    """The passage with an image after its first tokens, and the image's runs in it."""
+    start = _BEFORE_IMAGE
+    tokens = (*passage.rows(0, start), *image.tokens, *passage.rows(start, _LENGTH))
+    spans = [ImageSpan(start + first, count, image, run) for run, (first, count) in enumerate(image.runs)]
+    return Passage(f"{passage.name} behind an image", tokens), tuple(spans)
 
 
 def passages(model: Model) -> list[Passage]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -23,12 +23,13 @@ from foredraft.backends.comparison import (
     THOROUGH,
     Effort,
     Lengthen,
-    Result,
     compare,
     compared_depths,
 )
+from foredraft.backends.differences import Result
 from foredraft.config import ModelOptions
 from foredraft.files import write_atomically
+from foredraft.images import PreparedImage
 from foredraft.protocols import Model
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,37 @@ def with_measured(
     )
 
 
+def with_adapters_measured(
+    model: M,
+    kinds: Mapping[str, str],
+    options: ModelOptions,
+    measure: Callable[[], Verdict],
+    *,
+    otherwise: int,
+    window: int = 0,
+) -> M:
+    """The same of a model with adapters: `kinds` maps those to compare, "" for none, to their settings' keys.
+    The model is as exact as the least exact of them.
+    """
+    found = []
+    for name, key in kinds.items():
+        _adapt_all(model, name)
+        model = with_measured(model, key, options, measure, otherwise=otherwise, window=window)
+        able = model.capabilities
+        found.append((able.batch_invariant, able.max_rows if able.batch_invariant else 0, name, able))
+    _adapt_all(model, "")
+    _, _, worst, able = min(found, key=lambda one: one[:2])
+    note = f"with the adapter {worst}: {able.invariance_note}" if worst else able.invariance_note
+    return model.with_capabilities(
+        batch_invariant=able.batch_invariant, invariance_note=note, max_rows=able.max_rows
+    )
+
+
+def _adapt_all(model: Model, adapter: str) -> None:
+    for seq in range(model.capabilities.sequences if model.adapters else 0):
+        model.adapt(seq, adapter)
+
+
 def measure(
     model: Model,
     options: ModelOptions,
@@ -108,6 +140,7 @@ def measure(
     effort: Effort = QUICK,
     window: int = 0,
     lengthen: Lengthen | None = None,
+    image: PreparedImage | None = None,
 ) -> Verdict:
     """Compare now, with `effort`, or thoroughly if the options say so. See `comparison.compare`."""
     thorough = options.probe == "thorough"
@@ -118,6 +151,7 @@ def measure(
         window=window,
         lengthen=lengthen,
         progress=options.notice,
+        image=image,
     )
     return verdict_of(result, enough=enough, thorough=thorough)
 
@@ -150,7 +184,8 @@ def _scope(result: Result) -> str:
     depths = f"{', '.join(shallow)} and {deepest}" if shallow else deepest
     texts = f"{len(result.passages)} text{'s' if len(result.passages) > 1 else ''}"
     beside = ", alone and beside other sequences" if result.together else ""
-    return f"{depths} tokens ({texts}, {result.logits / 1e6:,.1f} million logits{beside})"
+    behind = ", also behind an image" if result.behind_image else ""
+    return f"{depths} tokens ({texts}, {result.logits / 1e6:,.1f} million logits{beside}{behind})"
 
 
 def _read(file: Path | None) -> Verdict | None:

@@ -12,7 +12,7 @@ what followed (a model's reasoning), and would otherwise have to be recomputed f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -20,7 +20,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from foredraft.errors import BackendError, OutOfKVError
-from foredraft.protocols import Head, Model, Tokenizer
+from foredraft.images import spans_within
+from foredraft.protocols import Head, Model, Tokenizer, Vision
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 MARKED_FROM = 256
@@ -98,6 +99,10 @@ class RewindingModel:
     def tokenizer(self) -> Tokenizer:
         return self._model.tokenizer
 
+    @property
+    def vision(self) -> Vision | None:
+        return self._model.vision
+
     def with_capabilities(self, **changes: Any) -> RewindingModel:
         """Record the measured capabilities."""
         self.capabilities = replace(self.capabilities, **changes)
@@ -106,6 +111,13 @@ class RewindingModel:
     @property
     def idle_threads(self) -> int:
         return self._model.idle_threads
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        return self._model.adapters
+
+    def adapt(self, seq: int, adapter: str) -> None:
+        self._model.adapt(seq, adapter)
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         for rows in batch:
@@ -148,10 +160,10 @@ class RewindingModel:
         fits = rows.start == self.length(rows.seq) <= self.info.context_length - count
         if rows.logits != 1 or count == 1 or rows.parents is not None or not fits:
             return rows
-        if count >= MARKED_FROM:
-            self._compute_first(rows, count - BEFORE_THE_END)
-            start = rows.start + count - BEFORE_THE_END
-            rows = replace(rows, start=start, tokens=rows.tokens[-BEFORE_THE_END:])
+        before = _before_image(rows, count - BEFORE_THE_END)
+        if before > 0 and count >= MARKED_FROM:
+            self._compute_first(rows, before)
+            rows = _part(rows, before, count)
         elif not filling or self.to_recompute(rows.seq) or not rows.start:
             return rows
         former = self._marks.get(rows.seq)
@@ -164,7 +176,7 @@ class RewindingModel:
         if not self.to_recompute(rows.seq):
             self._set_checkpoint(rows.seq)
         trail = self._trails[rows.seq]
-        head = replace(rows, tokens=rows.tokens[:count], logits=0)
+        head = replace(_part(rows, 0, count), logits=0)
         self._model.forward([self._with_owed(head)])
         if self.capabilities.features:
             self._first[rows.seq] = self._model.features()[len(trail.to_recompute) :].copy()
@@ -340,3 +352,16 @@ class RewindingModel:
         self._marks.clear()
         self._unused.clear()
         self._model.close()
+
+
+def _part(rows: Rows, first: int, last: int) -> Rows:
+    """The rows from `first` to before `last`."""
+    start = rows.start + first
+    images = spans_within(rows.images, start, rows.start + last)
+    return replace(rows, start=start, tokens=rows.tokens[first:last], images=images)
+
+
+def _before_image(rows: Rows, place: int) -> int:
+    """The last place up to this one among the rows that does not cut an image."""
+    at = rows.start + place
+    return next((span.start for span in rows.images if span.start < at < span.end), at) - rows.start

@@ -7,7 +7,7 @@ draft are charged (`charge`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from foredraft.bench.attempt_cost import AttemptCost
 from foredraft.bench.curves import Curve
 from foredraft.bench.trace import Trace, TraceSet
 from foredraft.errors import BackendError, RequestError, UnsupportedModelError
-from foredraft.protocols import Head
+from foredraft.protocols import Head, Vision
 from foredraft.templates.control_texts import NO_CONTROL_TEXTS, Span
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import (
@@ -57,7 +57,7 @@ class ReplayTokenizer:
             raise RequestError("A replay takes token ids, not text.")
         return []
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:  # noqa: ARG002
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:  # noqa: ARG002
         return self.encode(text, special=True, add_bos=True)
 
     def token_bytes(self, token: int) -> bytes:  # noqa: ARG002
@@ -154,6 +154,17 @@ class ReplayModel:
         if self._only is not None:
             return self._only if self._only.prompt == tuple(cells) else None
         return self._by_prompt.get(tuple(cells)) if len(cells) in self._prompt_lengths else None
+
+    @property
+    def vision(self) -> Vision | None:
+        return None
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        return {}
+
+    def adapt(self, seq: int, adapter: str) -> None:  # noqa: ARG002
+        raise BackendError("A recording has no adapters.")
 
     @property
     def idle_threads(self) -> int:

@@ -29,6 +29,8 @@ COMMANDS = {
     "keys": ("foredraft.cli.keys:keys", "Create and remove API keys for the server."),
     "profile": ("foredraft.cli.profile:profile", "Measure the cost of forwards and of drafts."),
     "serve": ("foredraft.cli.serve:serve", "Serve models over OpenAI's and Anthropic's APIs."),
+    "rpc-server": ("foredraft.cli.rpc:server", "Compute layers of models that other machines run."),
+    "rpc-build": ("foredraft.cli.rpc:build", "Compile what --rpc and rpc-server need, once."),
     "draft": ("foredraft.cli.draft:draft", "Judge drafts for a model of your own, and train one."),
     "ngram": ("foredraft.cli.ngram:ngram", "Build files for the ngram-cache drafter."),
     "doctor": ("foredraft.cli.doctor:doctor", "Check this installation and a model."),

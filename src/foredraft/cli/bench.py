@@ -22,8 +22,10 @@ from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.options import (
     MODEL_OPTIONS,
+    lora_option,
     model_option,
     model_options,
+    take_lora,
     take_model,
     take_model_options,
 )
@@ -150,6 +152,7 @@ REASONS = {
     help="Use the store of past outputs. Off by default, because a stored answer is not a speedup.",
 )
 @model_options
+@lora_option
 @terminable()
 def bench(model: str | None, **options: Any) -> int:
     """Measure the speedup of speculation with MODEL: auto against off, in one run.
@@ -234,7 +237,7 @@ def _plan(model: str | None, settings: tuple[str, ...], options: dict[str, Any])
             max_tokens=options.pop("tokens"), temperature=options.pop("temperature"), seed=options.pop("seed")
         ),
         repeat=options.pop("repeat"),
-        loading={**take_model_options(options), "remember": options.pop("remember")},
+        loading={**take_model_options(options), **take_lora(options), "remember": options.pop("remember")},
     )
 
 

@@ -77,7 +77,8 @@ def run_live(plan: Plan, console: Console) -> tuple[Report, KeyboardInterrupt | 
             stack.enter_context(engine)
         rows: list[Row] = []
         stopped = _measure(plan, [EngineSide(*one) for one in engines.items()], rows, console)
-        notes = [f"{name}: {note}" for name, engine in engines.items() for note in engine.notes]
+        notes = list(engines[OFF].model.info.notes)
+        notes += [f"{name}: {note}" for name, engine in engines.items() for note in engine.setup.all_notes()]
         watched = [name for name, engine in engines.items() if engine.model.capabilities.features]
         report = live_report(
             rows,

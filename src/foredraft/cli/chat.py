@@ -17,10 +17,12 @@ from foredraft.cli.completion import complete_models
 from foredraft.cli.help import COMMON, OUTPUT, GroupedCommand, option
 from foredraft.cli.loading import load_engine
 from foredraft.cli.options import (
+    lora_option,
     model_option,
     model_options,
     remember_option,
     speculation_options,
+    take_lora,
     take_model,
     take_model_options,
     take_remember,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
         'foredraft chat -m MODEL --system "You are terse."',
         "foredraft chat --temp 0 < questions.txt",
     ),
+    instead={"--image": "In a chat, type /image FILE."},
 )
 @click.argument("model", required=False, shell_complete=complete_models)
 @model_option
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 @sampling_options
 @speculation_options
 @model_options
+@lora_option
 @remember_option
 @option(
     "--color/--no-color",
@@ -61,13 +65,14 @@ def chat(model: str | None, **options: Any) -> int:
     """Talk with a model.
 
     /help lists the commands. Ctrl-C stops an answer, Ctrl-D quits. Typed lines are kept as history in a file
-    that only you can read, unless --no-remember is given. Input from a pipe is one turn a line. The model can
+    that only you can read, unless --no-remember is given. /image FILE shows an image with the next question.
+    Input from a pipe is one turn a line, and the exit code is 1 if a command among them failed. The model can
     also be named without -m.
     """
     model = take_model(options, model)
     system, colour = options.pop("system"), options.pop("color")
     speculation, sampling = take_speculation(options), take_sampling(options)
-    loading = {**take_model_options(options), **take_remember(options)}
+    loading = {**take_model_options(options), **take_lora(options), **take_remember(options)}
     notes = stderr_console()
 
     def load(named: str | None, speculation: Speculation) -> Engine:
@@ -83,7 +88,7 @@ def chat(model: str | None, **options: Any) -> int:
             session.confirm = _confirm
         history = paths.history_file() if loading["remember"] else None
         _converse(session, open_input(history, list(COMMANDS), session.say))
-    return 0
+    return 1 if session.failed and not interactive else 0
 
 
 def _confirm(question: str) -> bool:

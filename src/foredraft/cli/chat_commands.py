@@ -17,7 +17,9 @@ from foredraft.cli.loading import check_drafts
 from foredraft.cli.sampling import Sampling
 from foredraft.cli.values import Number
 from foredraft.config import parse_speculation
+from foredraft.engine.images import BLIND_HINT
 from foredraft.errors import ForedraftError, RequestError
+from foredraft.pictures import as_data_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ def run_command(chat: Chat, line: str) -> None:
     try:
         _find_and_run(chat, line)
     except ForedraftError as error:
+        chat.failed = True
         chat.complain(error)
 
 
@@ -105,6 +108,20 @@ def _load(chat: Chat, argument: str) -> None:
     chat.say(f"Loaded {_count(len(chat.conversation.messages))} ({system}) from {path}.")
 
 
+def _image(chat: Chat, argument: str) -> None:
+    conversation = chat.conversation
+    if argument == "-":
+        conversation.images = []
+    elif argument:
+        if chat.engine.model.vision is None:
+            raise RequestError("This model does not see images.", hint=BLIND_HINT)
+        url = as_data_url(_path(argument))
+        conversation.images.append({"type": "image_url", "image_url": {"url": url}})
+    waiting = len(conversation.images)
+    images = "No image is" if not waiting else "1 image is" if waiting == 1 else f"{waiting} images are"
+    chat.say(f"{images} shown with the next question.")
+
+
 def _path(argument: str) -> Path:
     """A file name as typed: surrounding quotes are removed, ~ is the home directory."""
     if len(argument) > 2 and argument[0] == argument[-1] and argument[0] in "\"'":
@@ -151,6 +168,18 @@ def _retry(chat: Chat, argument: str) -> None:  # noqa: ARG001
     chat.retry()
 
 
+def _thought(chat: Chat, argument: str) -> None:
+    if argument in ("on", "off"):
+        chat.thoughts = argument == "on"
+        chat.say("Thoughts are shown." if chat.thoughts else "A line stands for each thought.")
+    elif argument:
+        raise RequestError(f"/thought {argument} is not known.", hint="Use: /thought, /thought on or off.")
+    elif chat.thought:
+        chat.notes.print(f"[dim]{escape(chat.thought)}[/]", soft_wrap=not chat.notes.is_terminal)
+    else:
+        chat.say("There is no thought before the last answer.")
+
+
 def _temp(chat: Chat, argument: str) -> None:
     if argument:
         said = {name: value for name, value in chat.sampling.given.items() if name != "temperature"}
@@ -194,8 +223,10 @@ COMMANDS = {
             "Show or change speculation: auto, off, or drafters as in --speculate.",
             _speculate,
         ),
+        Command("image", "[FILE]", "Show an image with the next question; - shows none.", _image),
         Command("stats", "", "Show this session's token counts, speed and speculation.", _stats),
         Command("system", "[TEXT]", "Show or set the system message; - removes it.", _system),
+        Command("thought", "[on|off]", "Show what the model thought; on shows it from now on.", _thought),
         Command("temp", "[X]", "Show or set the temperature; - is the model's default.", _temp),
         Command("model", "[MODEL]", "Show the model, or continue with another.", _model),
         Command("exit", "", "Quit. Ctrl-D and /quit do too.", _quit),

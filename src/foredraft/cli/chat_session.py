@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from foredraft.cli.values import is_utf8
 from foredraft.errors import RequestError
 from foredraft.files import write_output
 from foredraft.types import Message
+
+Content: TypeAlias = str | list[dict[str, Any]]
+"""A message's text, or OpenAI's content parts: images as data URLs, and the text."""
+
+REASONING = "reasoning_content"
+"""The key of what the model thought before it answered, which only some messages have."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -17,14 +24,16 @@ class Conversation:
     """The messages so far, oldest first; the system message, if there is one, comes first."""
 
     def __init__(self, system: str | None = None) -> None:
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.images: list[dict[str, Any]] = []
+        """Images to show with the next question: content parts."""
         self.system = system
 
     @property
     def system(self) -> str | None:
         """The system message's text. Setting it keeps the other messages; None removes it."""
         first = self.messages[0] if self.messages else None
-        return first["content"] if first and first["role"] == "system" else None
+        return str(first["content"]) if first and first["role"] == "system" else None
 
     @system.setter
     def system(self, text: str | None) -> None:
@@ -37,20 +46,28 @@ class Conversation:
         """The number of user messages."""
         return sum(message["role"] == "user" for message in self.messages)
 
-    def asking(self, question: str) -> list[Message]:
+    def with_images(self, question: str) -> Content:
+        """The next question, with the images to show with it."""
+        return [*self.images, {"type": "text", "text": question}] if self.images else question
+
+    def asking(self, question: Content) -> list[Message]:
         """The messages to answer `question` from. The conversation itself is not changed."""
         return [*self.messages, {"role": "user", "content": question}]
 
-    def add_turn(self, question: str, answer: str) -> None:
-        """Add a question together with its answer, so that roles always alternate."""
+    def add_turn(self, question: Content, answer: str, thought: str = "") -> None:
+        """Add a question together with its answer, so that roles always alternate; its images were shown. The
+        chat template decides what becomes of the thought.
+        """
+        self.images = []
         self.messages.append({"role": "user", "content": question})
-        self.messages.append({"role": "assistant", "content": answer})
+        thoughts = {REASONING: thought} if thought else {}
+        self.messages.append({"role": "assistant", "content": answer, **thoughts})
 
-    def take_back(self) -> str:
+    def take_back(self) -> Content:
         """Remove the last question and everything after it; returns the question. Raises RequestError."""
         for at in range(len(self.messages) - 1, -1, -1):
             if self.messages[at]["role"] == "user":
-                question = self.messages[at]["content"]
+                question: Content = self.messages[at]["content"]
                 del self.messages[at:]
                 return question
         raise RequestError("There is no question yet.")
@@ -58,9 +75,10 @@ class Conversation:
     def reset(self) -> None:
         """Remove everything but the system message."""
         self.messages = self.messages[:1] if self.system is not None else []
+        self.images = []
 
     def save(self, path: Path) -> None:
-        """Write the messages as a JSON list of {role, content}, atomically.
+        """Write the messages as a JSON list of {role, content}, some with reasoning_content, atomically.
 
         Overwrites a saved conversation, but no other file. Raises RequestError.
         """
@@ -78,7 +96,7 @@ class Conversation:
         self.messages = read_messages(path)
 
 
-def read_messages(path: Path) -> list[dict[str, str]]:
+def read_messages(path: Path) -> list[dict[str, Any]]:
     """Read messages from a JSON list written by `Conversation.save` or another tool.
 
     Raises RequestError with the problem and its place.
@@ -100,10 +118,10 @@ def read_messages(path: Path) -> list[dict[str, str]]:
     return [_message(path, number, entry) for number, entry in enumerate(data, 1)]
 
 
-def _message(path: Path, number: int, entry: object) -> dict[str, str]:
+def _message(path: Path, number: int, entry: object) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise _not_messages(path, f"entry {number} is not an object")
-    if set(entry) != {"role", "content"}:
+    if set(entry) - {REASONING} != {"role", "content"}:
         keys = ", ".join(sorted(map(str, entry))) or "none"
         raise _not_messages(path, f"entry {number} has the keys {keys}")
     role, content = entry["role"], entry["content"]
@@ -111,11 +129,31 @@ def _message(path: Path, number: int, entry: object) -> dict[str, str]:
         raise _not_messages(
             path, f"entry {number} has the role {json.dumps(role)}, which is none of {', '.join(ROLES)}"
         )
-    if not isinstance(content, str):
-        raise _not_messages(path, f"the content of entry {number} is not text")
-    if not is_utf8(content):
+    texts = [content] if isinstance(content, str) else _texts_of(content)
+    if texts is None:
+        raise _not_messages(path, f"the content of entry {number} is not text, or text and images")
+    thought = entry.get(REASONING, "")
+    if not isinstance(thought, str):
+        raise _not_messages(path, f"the {REASONING} of entry {number} is not text")
+    if not all(map(is_utf8, (*texts, thought))):
         raise _not_messages(path, f"the content of entry {number} holds half a character (a lone surrogate)")
-    return {"role": role, "content": content}
+    return {"role": role, "content": content, **({REASONING: thought} if thought else {})}
+
+
+def _texts_of(content: object) -> list[str] | None:
+    """The texts and addresses of content parts; None if they are none."""
+    found: list[str] = []
+    for part in content if isinstance(content, list) else [None]:
+        if not isinstance(part, dict):
+            return None
+        kind = part.get("type")
+        text = part.get("text") if kind == "text" else None
+        if kind == "image_url" and isinstance(part.get("image_url"), dict):
+            text = part["image_url"].get("url")
+        if not isinstance(text, str):
+            return None
+        found.append(text)
+    return found
 
 
 def json_kind(value: object) -> str:

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from foredraft.cli.chat_session import Conversation
+from foredraft.cli.chat_session import Content, Conversation
 from foredraft.cli.chat_stats import Totals
 from foredraft.cli.interrupt import CtrlC
-from foredraft.cli.render import StreamPrinter, closing_line, ending_note
+from foredraft.cli.render import THOUGHT, StreamPrinter, closing_line, ending_note
 from foredraft.cli.sampling import Sampling
+from foredraft.cli.thoughts import Folder, ThoughtfulPrinter, Told
 from foredraft.config import Speculation, parse_speculation
-from foredraft.engine.prompt import may_be_longer
+from foredraft.engine.prompt import longer_by
 from foredraft.engine.streams import fold
 from foredraft.errors import ContextLengthError, ForedraftError, RequestError
 from foredraft.types import (
-    TARGET,
     Completion,
     Event,
     FinishEvent,
     FinishReason,
     Message,
     SamplingParams,
-    TokenEvent,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +40,10 @@ def answer(
     engine: Engine,
     messages: Sequence[Message],
     params: SamplingParams,
-    show: Callable[[str, str], None],
+    show: Callable[[Event], None],
     ctrl_c: CtrlC,
 ) -> Completion:
-    """Generate an answer; `show(text, origin)` is called with every piece. Ctrl-C ends it with reason
+    """Generate an answer; `show` is called with every event. Ctrl-C ends it with reason
     "abort".
 
     Steps the engine itself instead of using `Engine.stream`: a long prompt takes many steps without an event
@@ -56,7 +55,7 @@ def answer(
         for event in new:
             if event.request == request:
                 events.append(event)
-                show(event.text, event.origin if isinstance(event, TokenEvent) else TARGET)
+                show(event)
 
     request = engine.add(messages, params)
     try:
@@ -90,6 +89,12 @@ class Chat:
     confirm: Callable[[str], bool] = _nobody_to_ask
     totals: Totals = field(default_factory=Totals)
     leaving: bool = False
+    failed: bool = False
+    """Whether a slash command failed."""
+    thoughts: bool = False
+    """Whether thoughts are shown; else a line stands for each."""
+    thought: str = ""
+    """The last one."""
     _retries: int = 0
     _legend: str = ""
 
@@ -128,7 +133,7 @@ class Chat:
     def ask(self, question: str) -> None:
         """Answer a question and keep both. An error is shown, and the conversation is then unchanged."""
         self._retries = 0
-        self._try(question)
+        self._try(self.conversation.with_images(question))
 
     def retry(self) -> None:
         """Answer the last question again; the new answer replaces the old one. Raises RequestError."""
@@ -142,7 +147,7 @@ class Chat:
             if self.conversation.turns == turns:  # no new answer: the old one stays
                 self.conversation.messages = kept
 
-    def _try(self, question: str) -> None:
+    def _try(self, question: Content) -> None:
         with CtrlC() as ctrl_c:
             try:
                 self._ask(question, ctrl_c)
@@ -152,18 +157,35 @@ class Chat:
             except ForedraftError as error:
                 self.complain(error)
 
-    def _ask(self, question: str, ctrl_c: CtrlC) -> None:
+    def _ask(self, question: Content, ctrl_c: CtrlC) -> None:
         messages = self.conversation.asking(question)
-        completion = answer(self.engine, messages, self.params, self.printer.write, ctrl_c)
+        told = Told(self.engine, messages)
+        writer = ThoughtfulPrinter(self.printer, told, thoughts=self.thoughts)
+        folder = Folder(self.notes, told, "/thought shows it")
+
+        def show(event: Event) -> None:
+            if self.thoughts:
+                writer.write(event)
+                return
+            for text, origin in told.read(event):
+                folder.update()
+                if origin != THOUGHT:
+                    self.printer.write(text, origin)
+
+        try:
+            completion = answer(self.engine, messages, self.params, show, ctrl_c)
+        finally:
+            folder.end()
         self.printer.end()
+        self.thought = told.thought
         self.totals.add(completion)
-        self._keep(question, completion)
+        self._keep(question, completion, told)
         self._close(completion)
 
-    def _keep(self, question: str, completion: Completion) -> None:
+    def _keep(self, question: Content, completion: Completion, told: Told) -> None:
         whole = completion.finish_reason not in (FinishReason.ABORT, FinishReason.ERROR)
-        if whole or completion.text:
-            self.conversation.add_turn(question, completion.text)
+        if whole or told.text:
+            self.conversation.add_turn(question, told.text, told.thought)
         else:
             self.say("There was no answer yet, so the question is not kept.")
 
@@ -186,8 +208,8 @@ class Chat:
 
     def _what_to_do(self) -> str:
         """The hint for a full context."""
-        larger = ", --ctx N sets a larger context" if may_be_longer(self.engine.model.info) else ""
-        return f"{FULL}{larger}."
+        flags = longer_by(self.engine.model.info)
+        return f"{FULL}, {flags} sets a larger context." if flags else f"{FULL}."
 
     def say(self, text: str) -> None:
         """Show a line about the session."""

@@ -21,8 +21,9 @@ from foredraft.backends.llamacpp.system import (
     processor_name,
 )
 from foredraft.cli import paths
-from foredraft.cli.model_summary import summary_of
+from foredraft.cli.model_summary import context_row, kind_of, summary_of
 from foredraft.drafters.suffix_store import describe, remembered
+from foredraft.embedding import ModelKind
 from foredraft.engine import profile_store as profiles
 from foredraft.engine.engine import Engine
 from foredraft.engine.prefix import file_format
@@ -153,7 +154,8 @@ def machine(llama: LlamaCpp | None) -> Machine:
 @dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model's file (or folder of safetensors), read without loading it. `context` is the context length the
-    model was trained for, in tokens.
+    model was trained for, in tokens; `positions` the context it takes and by which scaling, in words; `kind`
+    what it is for, None if that cannot be read.
     """
 
     path: Path
@@ -163,6 +165,8 @@ class ModelFile:
     quantization: str
     parameters: int
     context: int
+    positions: str
+    kind: ModelKind | None
 
 
 def model_file(path: Path) -> ModelFile:
@@ -176,6 +180,8 @@ def model_file(path: Path) -> ModelFile:
         quantization=summary.file_type,
         parameters=summary.parameters,
         context=summary.context_length,
+        positions=context_row(summary),
+        kind=kind_of(path),
     )
 
 

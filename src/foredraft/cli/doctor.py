@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,25 @@ from foredraft.cli import coloured, diagnosis, paths
 from foredraft.cli.completion import complete_models
 from foredraft.cli.interrupt import HeldCtrlC
 from foredraft.cli.loading import load_engine
-from foredraft.cli.options import model_option, model_options, take_model, take_model_options
+from foredraft.cli.model_summary import kind_of
+from foredraft.cli.options import (
+    lora_option,
+    model_option,
+    model_options,
+    take_lora,
+    take_model,
+    take_model_options,
+)
 from foredraft.cli.render import stderr_console
 from foredraft.cli.units import counted, size_text
-from foredraft.config import Speculation
+from foredraft.config import Speculation, rpc_endpoints
+from foredraft.engine.embedding import load_embedder
 from foredraft.errors import ForedraftError, printable
 from foredraft.library.repository import repository_of
 from foredraft.server.tools.detect import describe_tools
 
 if TYPE_CHECKING:
+    from foredraft.backends.llamacpp.rpc.hosts import Host
     from foredraft.backends.llamacpp.system import LlamaCpp
     from foredraft.cli.diagnosis_torch import PyTorch
     from foredraft.types import Capabilities, ModelInfo
@@ -88,6 +98,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class RPCHosts:
+    """The machines named with --rpc, which all answered."""
+
+    hosts: tuple[Host, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Exactness:
     """Whether output has the same bytes with and without speculation, as measured by the probe."""
 
@@ -113,6 +130,7 @@ class ToolCalls:
     help="Check exactness with more texts, depths and numbers of rows: for some minutes, once.",
 )
 @model_options
+@lora_option
 def doctor(model: str | None, *, as_json: bool, thorough: bool, **options: Any) -> int:
     """Check this installation and MODEL (default: the default model), and say what to do.
     MODEL is a GGUF file, a folder of safetensors, or the name of a model. It is loaded with the given
@@ -126,12 +144,14 @@ def doctor(model: str | None, *, as_json: bool, thorough: bool, **options: Any) 
     safetensors = isinstance(found, Path) and repository_of(found) is not None
     with HeldCtrlC():
         _check_machine(report, options["llama_library"], needed=not safetensors)
+    if options["rpc"]:
+        _check_hosts(report, options["rpc"])
     with HeldCtrlC():
         _check_torch(report, needed=safetensors)
     if not report.problems:
-        loading = take_model_options(options)
+        loading = {**take_model_options(options), **take_lora(options)}
         _check_model(report, found, {**loading, "probe": "thorough"} if thorough else loading)
-        if thorough and not report.problems:
+        if thorough and not report.problems and isinstance(found, Path) and kind_of(found) == "generative":
             _check_several(report, found, loading)
     drafters = diagnosis.drafters()
     report.section("Drafters", drafters, _drafter_rows(drafters))
@@ -177,6 +197,26 @@ def _check_machine(report: Report, llama_library: Path | None, *, needed: bool) 
         problem = report.failed(error) if needed else report.noted(error)
     machine = diagnosis.machine(llama)
     report.section("Machine", machine, [*_machine_rows(machine, llama), *problem])
+
+
+def _check_hosts(report: Report, names: Sequence[str]) -> None:
+    """The machines that compute layers of a model."""
+    from foredraft.backends.llamacpp.rpc.library import reach
+
+    try:
+        hosts = reach(rpc_endpoints(names))
+    except ForedraftError as error:
+        report.section("RPC hosts", None, report.failed(error))
+        return
+    report.section("RPC hosts", RPCHosts(tuple(hosts)), (row for host in hosts for row in _host_rows(host)))
+
+
+def _host_rows(host: Host) -> Iterator[Row]:
+    by = "foredraft rpc-server" if host.ours else "llama.cpp's rpc-server"
+    yield host.endpoint, f"{by}, protocol {host.protocol}, round trip {host.round_trip_ms:.2f} ms"
+    kind = "processor" if host.on_processors else "device"
+    for number, (free, whole) in enumerate(host.memory):
+        yield f"{kind} {number}", f"{size_text(free)} of {size_text(whole)} free"
 
 
 def _machine_rows(machine: diagnosis.Machine, llama: LlamaCpp | None) -> Iterator[Row]:
@@ -255,6 +295,9 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
         report.section("Model", None, report.failed(error))
         return
     report.section("Model", file, _file_rows(file))
+    if file.kind not in (None, "generative"):
+        _check_embedder(report, file.path, options)
+        return
     try:
         kept = {**options, "remember": False}
         with load_engine(file.path, Speculation(), kept, stderr_console(), notes=False) as engine:
@@ -274,6 +317,23 @@ def _check_model(report: Report, found: Path | ForedraftError, options: dict[str
             report.section("Memory", memory, _memory_rows(memory))
     except ForedraftError as error:
         report.section("Loading", None, report.failed(error))
+
+
+def _check_embedder(report: Report, path: Path, options: dict[str, Any]) -> None:
+    """Load an embedding model or reranker, and compute a text."""
+    where = {"cache_dir": paths.cache_dir(), "other_programs": paths.other_programs()}
+    try:
+        embedder = load_embedder(path, {**options, **where})  # type: ignore[typeddict-item]
+    except ForedraftError as error:
+        report.section("Loading", None, report.failed(error))
+        return
+    try:
+        report.section("Loaded", embedder.info, _loaded_rows(embedder.info))
+        embedder.compute([embedder.encode("a")])
+    except ForedraftError as error:
+        report.section("Computing", None, report.failed(error))
+    finally:
+        embedder.close()
 
 
 def _check_several(report: Report, found: Path | ForedraftError, options: dict[str, Any]) -> None:
@@ -299,14 +359,17 @@ def _file_rows(file: diagnosis.ModelFile) -> Iterator[Row]:
     yield what, escape(str(file.path)) + (" [dim](the default model)[/]" if file.default else "")
     yield "size", f"{size_text(file.size)}, {file.parameters:,} parameters"
     yield "quantization", escape(file.quantization or "unknown")
+    if file.kind not in (None, "generative"):
+        yield "kind", f"{file.kind}: the server answers with it"
     yield "architecture", escape(file.architecture)
-    yield "context length", f"{file.context:,} tokens" if file.context else "not stated"
+    yield "context length", file.positions or "not stated"
 
 
 def _loaded_rows(info: ModelInfo) -> Iterator[Row]:
     yield "runs with", escape(info.backend)
     yield "device", escape(info.device)
-    yield "context", f"{info.context_length:,} tokens"
+    chosen = f" [dim]({escape(info.context_chosen)})[/]" if info.context_chosen else ""
+    yield "context", f"{info.context_length:,} tokens{chosen}"
     for label, value in info.settings.items():
         yield label.replace("_", " "), escape(value)
 

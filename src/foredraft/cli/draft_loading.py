@@ -118,7 +118,7 @@ def _load_target(
     stack.enter_context(other)
     if not reading.off and not other.model.capabilities.features:
         raise UnsupportedModelError(
-            "; ".join(other.notes), hint="Without that no head of this model can be scored."
+            "; ".join(other.setup.all_notes()), hint="Without that no head of this model can be scored."
         )
     other.set_speculation(OFF)
     return answering, other

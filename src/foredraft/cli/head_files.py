@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from foredraft.cli.model_summary import summary_of
 from foredraft.cli.paths import models_dir
 from foredraft.errors import ForedraftError
+from foredraft.library import mmproj
+from foredraft.library.adapter_files import adapter_alone
 from foredraft.library.head_kinds import ARCHITECTURES, kind_of, no_model
 from foredraft.library.heads import resolve_head
 from foredraft.library.safetensors_file import SafetensorsSummary
@@ -26,15 +28,21 @@ def is_head(name: str | Path) -> bool:
 
 
 def check_no_head(path: Path, llama_library: Path | None = None) -> None:
-    """Raises UnsupportedModelError for a head where a model is wanted, before anything else is found to lack.
-    What cannot be read is left to loading it.
+    """Raises UnsupportedModelError for a head, an adapter or a file of vision where a model is wanted, before
+    anything else is found to lack. What cannot be read is left to loading it.
     """
     try:
-        head = says_head(summary_of(path, llama_library))
+        summary = summary_of(path, llama_library)
     except ForedraftError:
         return
-    if head:
+    if says_head(summary):
         raise no_model(path)
+    if isinstance(summary, SafetensorsSummary):
+        return
+    if summary.architecture == mmproj.ARCHITECTURE:
+        raise mmproj.vision_alone(path)
+    if summary.metadata.get("general.type") == "adapter":
+        raise adapter_alone(path)
 
 
 def says_head(summary: Summary) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
@@ -43,11 +44,30 @@ def option(*flags: str, group: str, **attributes: Any) -> Callable[[Decorated], 
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options in groups, and examples before them."""
+    """A command that lists its options in groups, and examples before them. `instead`: what to do for options
+    of other commands.
+    """
 
-    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Sequence[str] = (),
+        instead: Mapping[str, str] = MappingProxyType({}),
+        **attributes: Any,
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.examples = tuple(examples)
+        self.instead = instead
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As in click; an option of another command is refused with what to do instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (hint := self.instead.get(error.option_name)) is None:
+                raise
+            message = f"No such option '{error.option_name}'. {hint}"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
     def grouped(self, ctx: click.Context) -> list[tuple[str, list[click.Parameter]]]:
         """The options by heading."""

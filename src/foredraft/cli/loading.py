@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
 
+from foredraft import library
+from foredraft.backends.rope import settle
 from foredraft.cli.head_files import check_no_head
 from foredraft.cli.interrupt import HeldCtrlC
-from foredraft.cli.model_summary import summary_of
+from foredraft.cli.model_summary import check_generates, positions_in, summary_of
 from foredraft.cli.paths import cache_dir, locate, models_dir, other_programs
-from foredraft.config import OFF, Speculation
-from foredraft.errors import (
-    ModelError,
-    ModelFormatError,
-    ModelNotFoundError,
-    RequestError,
-)
-from foredraft.library.heads import resolve_head
+from foredraft.config import Speculation
+from foredraft.engine.images import BLIND_HINT
+from foredraft.errors import ModelError, ModelFormatError, RequestError
+from foredraft.library.safetensors_file import SafetensorsSummary
 from foredraft.registry import backend_for, check_speculation
 
 if TYPE_CHECKING:
+    from foredraft.cli.model_summary import Summary
     from foredraft.engine.engine import Engine
-
-DRAFTING = {"draft-model": "draft model", "heads": "head"}
-"""Drafters that need a file, and what it is."""
+    from foredraft.engine.options import EngineOptions
 
 
 class _Spinner:
@@ -56,40 +53,44 @@ def find_model(named: str | Path | None) -> Path:
 
 
 def check_drafts(speculation: Speculation) -> None:
-    """Raises ModelNotFoundError if a named draft model or head does not exist.
-
-    The engine would report it and continue without, as when a draft model fails later; but a model named on
-    the command line is meant to be used.
-    """
-    for stage in speculation.stages:
-        if stage.name in DRAFTING and (named := stage.options.get("model")):
-            what = DRAFTING[stage.name]
-            try:
-                if stage.name == "heads":
-                    if named != OFF:
-                        resolve_head(named, models_dir())
-                else:
-                    locate(named)
-            except ModelNotFoundError as error:
-                raise ModelNotFoundError(
-                    f"The {what} cannot be used: {error.message}",
-                    hint=f"Name another, or leave it out: 'auto' also drafts without a {what}.",
-                ) from None
+    """Raises what `library.check_drafts` does."""
+    library.check_drafts(speculation, models_dir(), other_programs())
 
 
-def check_chat_template(path: Path, llama_library: Path | None) -> None:
-    """Raises RequestError for a model that cannot answer chat messages, before it is loaded. Other faults of
-    the file are reported by loading it.
+def check_chats(path: Path, options: dict[str, Any], *, images: bool) -> None:
+    """Raises RequestError for a model that cannot answer chat messages, or not see its `images`, before it is
+    loaded. What is wrong with the options comes first: without them one might take another model. Other
+    faults of the file are reported by loading it.
     """
     try:
-        summary = summary_of(path, llama_library)
+        summary = summary_of(path, options.get("llama_library"))
     except ModelError:
         return
-    if summary.tensors and not summary.has_chat_template:
+    if not summary.tensors:
+        return
+    if not summary.has_chat_template or images:
+        _check_options(path, summary, options, images=images)
+    if not summary.has_chat_template:
         raise RequestError(
             f"{path.name} has no chat template: it continues texts and was not made to answer messages.",
             hint='Have it continue a text: foredraft run -m MODEL --raw "Once upon a time"',
         )
+
+
+def _check_options(path: Path, summary: Summary, options: dict[str, Any], *, images: bool) -> None:
+    """Raises what loading a model with these options would, as far as headers say it."""
+    from foredraft.backends.llamacpp.loading import check_files
+    from foredraft.backends.llamacpp.vision_file import mmproj_of
+    from foredraft.engine.options import model_options
+
+    wanted = model_options(cast("EngineOptions", options)).model
+    sees = True
+    if not isinstance(summary, SafetensorsSummary):
+        check_files(path, wanted)
+        sees = mmproj_of(path, wanted) is not None
+    settle(path.name, positions_in(summary), wanted.rope, wanted.context_length)
+    if images and not sees:
+        raise RequestError("This model does not see images.", hint=BLIND_HINT)
 
 
 def load_engine(
@@ -99,17 +100,19 @@ def load_engine(
     console: Console,
     *,
     chats: bool = False,
+    images: bool = False,
     notes: bool = True,
 ) -> Engine:
     """`Engine.load` with a spinner on `console` (standard error); see `load_engines`. With `chats` the model
-    must have a usable chat template. `notes`: print the engine's.
+    must have a usable chat template, with `images` it must see. `notes`: print the engine's.
     """
     check_speculation(speculation)
     check_drafts(speculation)
     path = find_model(model)
     if chats:
         check_no_head(path, options.get("llama_library"))
-        check_chat_template(path, options.get("llama_library"))
+        check_generates(path, options.get("llama_library"))
+        check_chats(path, options, images=images)
     [engine] = load_engines(path, [speculation], options, console)
     if chats and (error := engine.model.tokenizer.template_traits.error) is not None:
         engine.close()
@@ -138,7 +141,9 @@ def load_engines(
 
     for speculation in speculations:
         check_speculation(speculation)
-    check_no_head(find_model(model), options.get("llama_library"))
+    path = find_model(model)
+    check_no_head(path, options.get("llama_library"))
+    check_generates(path, options.get("llama_library"))
     ctrl_c = HeldCtrlC()
     spinner = _Spinner(ctrl_c)
     with ctrl_c, console.status(spinner):

@@ -17,6 +17,7 @@ from rich.table import Table
 from foredraft import library
 from foredraft.cli import paths
 from foredraft.cli.completion import complete_models
+from foredraft.cli.model_summary import kind_of, vision_of
 from foredraft.cli.models_hub import pull, search
 from foredraft.cli.models_inspect import inspect
 from foredraft.cli.options import llama_library_option
@@ -29,10 +30,16 @@ from foredraft.library.repository import repository_of
 from foredraft.library.split import model_files
 
 if TYPE_CHECKING:
+    from foredraft.embedding import ModelKind
     from foredraft.library import StoredModel
     from foredraft.library.removal import Removal
 
-SOURCES = {"ollama": "Ollama", "lmstudio": "LM Studio", "huggingface": "Hugging Face cache"}
+SOURCES = {
+    "ollama": "Ollama",
+    "lmstudio": "LM Studio",
+    "huggingface": "Hugging Face cache",
+    "llamacpp": "llama.cpp cache",
+}
 """Names of the other programs that models come from."""
 
 
@@ -52,7 +59,8 @@ models.add_command(inspect)
 @models.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def list_command(as_json: bool) -> None:
-    """List the models on this computer, including those of Ollama, LM Studio and the Hugging Face cache.
+    """List the models on this computer, including those of Ollama, LM Studio, the Hugging Face cache and
+    llama.cpp.
 
     All of them are used in place, by the names shown here.
     """
@@ -60,8 +68,14 @@ def list_command(as_json: bool) -> None:
     left_out: list[str] = []
     found = library.list_models(folder, paths.other_programs(), left_out.append)
     default = library.default_model()
+    kinds = {model.path: kind_of(model.path) for model in found if model.complete}
+    visions = {model.path: vision_of(model.path) for model in found if model.complete}
     if as_json:
-        click.echo(json.dumps([_model_json(model, default) for model in found], indent=2))
+        listed = [
+            _model_json(model, default, visions.get(model.path)) | {"kind": kinds.get(model.path)}
+            for model in found
+        ]
+        click.echo(json.dumps(listed, indent=2))
         return
     for said in left_out:
         click.echo(f"Note: {said}", err=True)
@@ -75,13 +89,20 @@ def list_command(as_json: bool) -> None:
     table.add_column("source")
     for model in found:
         note = " (default)" if model.path == default else "" if model.complete else " (incomplete)"
+        note += _kind_note(kinds.get(model.path)) + (" (images)" if visions.get(model.path) else "")
         source = SOURCES.get(model.source, model.source) + note
         table.add_row(cell(model.name), cell(model.quantization), size_text(model.size_bytes), source)
     Console().print(table)
 
 
-def _model_json(model: StoredModel, default: Path | None) -> dict[str, Any]:
+def _kind_note(kind: ModelKind | None) -> str:
+    """What follows the name of a model that does not generate."""
+    return "" if kind in (None, "generative") else f" ({kind})"
+
+
+def _model_json(model: StoredModel, default: Path | None, vision: Path | None) -> dict[str, Any]:
     values = asdict(model) | {"name": model.name, "path": str(model.path)}
+    values["mmproj"] = None if vision is None else str(vision)
     return values | {"default": model.path == default}
 
 
@@ -97,14 +118,13 @@ def rm(names: tuple[str, ...], *, yes: bool) -> int:
     Only files in that folder are deleted. Delete other programs' models with those programs.
     """
     folder, others = paths.models_dir(), paths.other_programs()
-    named = [library.to_remove(name, folder, others) for name in names]
-    chosen = {removal.model.path: removal for removal in named}
-    for removal in chosen.values():
+    chosen = library.to_remove(names, folder, others)
+    for removal in chosen:
         click.echo(_what_goes(removal), err=True)
     if not yes and not _confirmed():
         click.echo("Nothing was deleted.", err=True)
         return 1
-    for removal in chosen.values():
+    for removal in chosen:
         removal.carry_out()
         click.echo(f"Deleted {removal.model.name}, {size_text(removal.size_bytes)}")
     return 0
@@ -114,6 +134,7 @@ def _what_goes(removal: Removal) -> str:
     files, links = removal.files, sum(file.is_symlink() for file in removal.files)
     said = f"{removal.model.name}: {counted(len(files), 'file')}, {size_text(removal.size_bytes)}"
     said += f", in {removal.model.path.parent if removal.model.format == 'gguf' else removal.model.path}"
+    said += f", with its vision file {removal.vision.name}" if removal.vision is not None else ""
     said += f" ({counted(links, 'link')}, whose targets are kept)" if links else ""
     others = [path.name for path in removal.rest]
     shown = f"{', '.join(others[:5])}{', …' if len(others) > 5 else ''}"

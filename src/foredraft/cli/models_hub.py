@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -93,14 +92,15 @@ def _found_json(model: FoundModel) -> dict[str, Any]:
 
 @click.command()
 @click.argument("model", metavar="REPO[:QUANT]")
-def pull(model: str) -> None:
+@click.option("--mmproj/--no-mmproj", default=True, help="With or without the vision file of a GGUF.")
+def pull(model: str, *, mmproj: bool) -> None:
     """Download a model from the Hugging Face Hub: a GGUF file, or safetensors if there is none.
 
     REPO is OWNER/NAME, or its address on the Hub. QUANT is q4_k_m, q8_0, … or the name of a file; without it
-    the usual one is downloaded. REPO:safetensors downloads the weights for PyTorch. The same command
-    continues an interrupted download.
+    the usual one is downloaded. REPO:safetensors downloads the weights for PyTorch. A GGUF that
+    sees images comes with its vision file (mmproj). The same command continues an interrupted download.
     """
-    repository, _, quantization = _without_address(model).partition(":")
+    repository, quantization = library.parse_name(model)
     errors = stderr_console()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -121,8 +121,9 @@ def pull(model: str) -> None:
     try:
         path = library.pull(
             repository,
-            quantization or None,
+            quantization,
             folder=paths.models_dir(),
+            mmproj=mmproj,
             progress=report,
             notice=lambda text: errors.print(text, markup=False, highlight=False, soft_wrap=True),
             endpoint=os.environ.get("HF_ENDPOINT") or None,
@@ -131,9 +132,3 @@ def pull(model: str) -> None:
         if shown:
             bar.stop()
     click.echo(path)
-
-
-def _without_address(model: str) -> str:
-    """OWNER/NAME[:QUANT] from an address copied from the browser: https://huggingface.co/OWNER/NAME."""
-    place = re.match(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", model)
-    return place[1] if place else model

@@ -15,6 +15,10 @@ from foredraft.cli.help import COMMON, LOADING, OTHER, PEERS, option
 from foredraft.cli.values import Number, Whole
 from foredraft.config import MOST_THREADS, Dtype, Speculation
 from foredraft.errors import ConfigError
+from foredraft.library.adapter_files import files_of, parse_adapter
+
+LORA = "lora"
+"""The name of the adapter that --lora makes."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -57,7 +61,8 @@ llama_library_option = option(
 """A command passes it on to what reads or loads the first file: there is one library for a process."""
 
 model_options = option_set(
-    option("--ctx", "context_length", group=LOADING, type=Whole(0), default=0, show_default="up to 8192",
+    option("--ctx", "context_length", group=LOADING, type=Whole(0), default=0,
+           show_default="the trained context length, as far as its KV cache fits in memory",
            help="Context length in tokens, prompt and answer together."),
     option("--threads", "-t", group=LOADING, type=Whole(0, MOST_THREADS), default=0,
            show_default="physical cores",
@@ -66,6 +71,12 @@ model_options = option_set(
            show_default="all; safetensors: as many as fit",
            help="Layers to put on the GPU, if there is one."),
     llama_library_option,
+    option("--rpc", group=LOADING, multiple=True, metavar="HOST:PORT,…",
+           help="Other machines that compute layers of a GGUF file: each runs 'foredraft rpc-server'. "
+                "--gpu-layers says how many layers; all by default."),
+    option("--mmproj", group=LOADING, metavar="FILE|none", default=None,
+           show_default="the one beside the model",
+           help="The model's vision file (projector), mmproj-….gguf; none: text only."),
     option("--mem", "memory", group=LOADING, type=click.Choice(["mmap", "ram"]), default="mmap",
            show_default=True, help="Page the model in on demand (mmap), or read it into memory (ram)."),
     option("--batch", "-b", group=LOADING, type=Whole(1), default=512, show_default=True,
@@ -76,7 +87,23 @@ model_options = option_set(
            help="Type of the KV cache; auto keeps the output exact on a CPU."),
     option("--dtype", group=LOADING, type=click.Choice(get_args(Dtype)), default="auto", show_default=True,
            help="Number format to compute safetensors in; not for GGUF."),
+    option("--rope-scaling", group=LOADING, type=click.Choice(["auto", "none", "linear", "yarn"]),
+           default="auto", show_default="the file's",
+           help="Scale positions, for a context that the model was not trained for (--ctx): yarn is best."),
+    option("--rope-scale", group=LOADING, type=Number(0), default=0.0,
+           show_default="follows from --ctx", help="How many times longer than trained."),
+    option("--rope-freq-base", group=LOADING, type=Number(0), default=0.0, show_default="the file's",
+           help="Base of the rotary frequencies."),
+    option("--yarn-orig-ctx", group=LOADING, type=Whole(0), default=0,
+           show_default="what the model was trained for", help="Context length that YaRN scales from."),
 )  # fmt: skip
+
+lora_option = option(
+    "--lora", group=LOADING, multiple=True, metavar="FILE[:SCALE]", shell_complete=complete_files,
+    help="A LoRA adapter: a GGUF file, or for a folder of safetensors a folder in PEFT's format. Repeatable: "
+    "all are applied together.",
+)  # fmt: skip
+"""For commands whose texts are all computed with it; see `take_lora`."""
 
 remember_option = option(
     "--no-remember", group=OTHER, is_flag=True, help="Do not read or write the store of past outputs."
@@ -159,11 +186,17 @@ MODEL_OPTIONS = (
         "threads",
         "gpu_layers",
         "llama_library",
+        "rpc",
+        "mmproj",
         "memory",
         "batch",
         "ubatch",
         "kv_type",
         "dtype",
+        "rope_scaling",
+        "rope_scale",
+        "rope_freq_base",
+        "yarn_orig_ctx",
     ),
 )
 
@@ -171,6 +204,18 @@ MODEL_OPTIONS = (
 def take_model_options(options: dict[str, Any]) -> dict[str, Any]:
     """Pop the model flags; returns keyword arguments for `Engine.load`."""
     return {name: options.pop(name) for name in MODEL_OPTIONS}
+
+
+def take_lora(options: dict[str, Any]) -> dict[str, Any]:
+    """Pop --lora; returns keyword arguments for `Engine.load`: one adapter of all files, for all requests.
+    Raises ConfigError, ModelNotFoundError.
+    """
+    files: tuple[str, ...] = options.pop("lora")
+    if not files:
+        return {}
+    for file in files:
+        files_of(parse_adapter(file)[0])
+    return {"adapters": {LORA: files}, "adapter": LORA}
 
 
 def take_remember(options: dict[str, Any]) -> dict[str, bool]:

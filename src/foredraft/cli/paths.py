@@ -42,9 +42,14 @@ def models_dir() -> Path:
 
 
 def other_programs() -> OtherPrograms:
-    """Model folders of Ollama, LM Studio and the Hugging Face libraries, by their environment variables."""
+    """Model folders of Ollama, LM Studio, the Hugging Face libraries and llama.cpp, by their environment
+    variables.
+    """
     usual = library.usual_places()
     ollama = os.environ.get("OLLAMA_MODELS")
+    llamacpp = os.environ.get("LLAMA_CACHE")
+    if not llamacpp and (caches := os.environ.get("XDG_CACHE_HOME")):
+        llamacpp = os.path.join(caches, "llama.cpp")  # noqa: PTH118 - "~" is not expanded yet
     hub = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if not hub and (home := os.environ.get("HF_HOME")):
         hub = os.path.join(home, "hub")  # noqa: PTH118 - "~" is not expanded yet
@@ -54,6 +59,7 @@ def other_programs() -> OtherPrograms:
         ollama=_named(ollama) or usual.ollama,
         lmstudio=usual.lmstudio,
         huggingface=_named(hub) or usual.huggingface,
+        llamacpp=_named(llamacpp) or usual.llamacpp,
     )
 
 

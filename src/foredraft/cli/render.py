@@ -16,6 +16,9 @@ from foredraft.types import TARGET, Completion, FinishReason, SpeculationStats
 
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
 
+THOUGHT = "thought"
+"""The origin of what a model thinks before it answers: it is shown dimmed, whoever drafted it."""
+
 CLEARLY = 1.1
 """Speedups from this value on are shown as a factor, smaller ones in percent."""
 
@@ -47,7 +50,9 @@ class StreamPrinter:
         self._out.flush()
 
     def _put(self, text: str, origin: str) -> None:
-        if self._colours and origin != TARGET:
+        if self._colours and origin == THOUGHT:
+            text = Style(dim=True).render(text, color_system=self._system)
+        elif self._colours and origin != TARGET:
             style = self._styles.get(origin)
             if style is None:
                 style = self._styles[origin] = Style(color=PALETTE[len(self._styles) % len(PALETTE)])
@@ -73,7 +78,9 @@ def closing_line(completion: Completion, *, gain: bool = True, without: str = ""
     left out. `without` as in `ModelInfo`.
     """
     timings, spec = completion.timings, completion.speculation
-    parts = [counted(timings.predicted_n, "token"), f"{timings.predicted_ms / 1e3:.2f} s"]
+    thought = completion.usage.reasoning_tokens
+    written = counted(timings.predicted_n, "token") + (f", {thought:,} of them thought" if thought else "")
+    parts = [written, f"{timings.predicted_ms / 1e3:.2f} s"]
     if timings.predicted_n > 1:
         parts.insert(0, f"{timings.predicted_per_second:.1f} tokens/s")
         if gain:
@@ -115,8 +122,14 @@ def ending_note(completion: Completion, room: int) -> str | None:
         return (
             "The answer was stopped because it kept repeating itself; --no-stop-repetition lets it continue."
         )
+    cut = completion.finish_reason is FinishReason.LENGTH
     used = completion.usage.prompt_tokens + completion.usage.completion_tokens
-    if completion.finish_reason is FinishReason.LENGTH and used >= room:
+    if cut and used < room and completion.usage.reasoning_tokens == completion.usage.completion_tokens:
+        return (
+            "The model was still thinking when the answer had as many tokens as it may have: -n sets that "
+            "number, --reasoning-budget how many of them it may think."
+        )
+    if cut and used >= room:
         return f"The answer was stopped because the context of {room:,} tokens is full."
     return None
 

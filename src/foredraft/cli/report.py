@@ -11,12 +11,14 @@ from foredraft.server.usage import openai_usage
 from foredraft.types import Completion, Timings
 
 
-def completion_dict(completion: Completion) -> dict[str, Any]:
-    """`text`, `tokens`, `origins` (of each token), `finish_reason`, `usage`, `timings` and `speculation`;
-    `logprobs` if requested, `error` if generation failed.
+def completion_dict(completion: Completion, thought: str = "", text: str | None = None) -> dict[str, Any]:
+    """`text` (without the thought if `text` is given, which is then `reasoning_content`), `tokens`, `origins`
+    (of each token), `finish_reason`, `usage`, `timings` and `speculation`; `logprobs` if requested, `error`
+    if generation failed.
     """
     report: dict[str, Any] = {
-        "text": completion.text,
+        "text": completion.text if text is None else text,
+        **({"reasoning_content": thought} if thought else {}),
         "tokens": list(completion.tokens),
         "origins": list(completion.origins),
         "finish_reason": completion.finish_reason.value,

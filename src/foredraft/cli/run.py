@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +18,12 @@ from foredraft.cli.completion import complete_files, complete_models
 from foredraft.cli.help import COMMON, OTHER, OUTPUT, SPECULATION, GroupedCommand, option
 from foredraft.cli.loading import find_model, load_engine
 from foredraft.cli.options import (
+    lora_option,
     model_option,
     model_options,
     remember_option,
     speculation_options,
+    take_lora,
     take_model_options,
     take_remember,
     take_speculation,
@@ -30,11 +32,14 @@ from foredraft.cli.prompting import read_prompt, read_text, split_words
 from foredraft.cli.render import StreamPrinter, answer_console, closing_line, ending_note, stderr_console
 from foredraft.cli.report import completion_dict
 from foredraft.cli.sampling import Sampling, sampling_options, take_sampling
+from foredraft.cli.thoughts import ThoughtfulPrinter, Told
 from foredraft.cli.values import Utf8, Whole
 from foredraft.config import Speculation
 from foredraft.engine.streams import fold
 from foredraft.errors import BackendError, RequestError
-from foredraft.types import Completion, Event, SamplingParams, TokenEvent
+from foredraft.images import Image
+from foredraft.pictures import read_picture
+from foredraft.types import Completion, Event, Message, SamplingParams
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
         'foredraft run -m MODEL "Why is the sky blue?"',
         'foredraft run "Summarise this." < notes.txt',
         'git diff | foredraft run "Write a commit message for this change."',
+        'foredraft run -m MODEL --image cat.png "What is this?"',
         "foredraft run --temp 0 --compare --prediction code.py -f edit.txt",
     ),
 )
@@ -65,6 +71,15 @@ if TYPE_CHECKING:
     metavar="FILE",
     shell_complete=complete_files,
     help="Read the prompt from a file; - is standard input.",
+)
+@option(
+    "--image",
+    "images",
+    group=COMMON,
+    multiple=True,
+    metavar="FILE",
+    shell_complete=complete_files,
+    help="Show the model an image with the prompt: PNG, JPEG, WebP, GIF or BMP. May be repeated.",
 )
 @option("--system", group=COMMON, type=Utf8(), default=None, metavar="TEXT", help="A system message.")
 @sampling_options
@@ -99,6 +114,13 @@ if TYPE_CHECKING:
     help="Colour accepted draft tokens.",
 )
 @option(
+    "--show-thinking/--no-show-thinking",
+    group=OUTPUT,
+    default=None,
+    show_default="on a terminal",
+    help="Show what the model thinks before it answers.",
+)
+@option(
     "--record",
     group=OUTPUT,
     metavar="FILE",
@@ -113,30 +135,40 @@ if TYPE_CHECKING:
     help="Pass the prompt to the model unchanged, without a chat template.",
 )
 @model_options
+@lora_option
 @remember_option
 def run(words: tuple[str, ...], **options: Any) -> int:  # fmt: skip
     """Answer one PROMPT: an argument in quotes, -p, -f, or piped text.
 
     Piped text comes before a prompt that is also given, separated by an empty line. The answer goes to
-    standard output, its statistics to standard error. MODEL may also be the first argument, without -m.
+    standard output, its statistics to standard error; what the model thinks first is dimmed on a terminal and
+    left out of a pipe. MODEL may also be the first argument, without -m.
     """
     asked = _take(words, options)
-    params_of, loading = asked.sampling.params, {**take_model_options(options), **take_remember(options)}
+    params_of, loading = (
+        asked.sampling.params,
+        {**take_model_options(options), **take_lora(options), **take_remember(options)},
+    )
     errors = stderr_console()
-    with load_engine(asked.model, asked.speculation, loading, errors, chats=not asked.raw) as engine:
+    with load_engine(
+        asked.model, asked.speculation, loading, errors, chats=not asked.raw, images=asked.images
+    ) as engine:
         params = params_of(engine.model.info.recommended)
         if asked.compare and params.seed is None:
             params = replace(params, seed=secrets.randbits(32))
         if asked.record is not None:
             _check_record(asked.record)
-        completion = _answer(engine, asked, params, errors)
+        told = Told(engine, asked.prompt)
+        completion = _answer(engine, asked, params, told, errors)
         if asked.record is not None and not completion.error:
             _record(engine, asked.prompt, completion, asked.prediction, asked.record)
         compared = None
         if asked.compare and not completion.error:
             compared = compare(engine, asked.prompt, params, completion, errors)
         if asked.as_json:
-            value = completion_dict(completion) | ({"compared": compared.as_dict()} if compared else {})
+            value = completion_dict(completion, told.thought, told.text) | (
+                {"compared": compared.as_dict()} if compared else {}
+            )
             click.echo(json.dumps(value, ensure_ascii=False))
         elif compared is not None:
             compared.show(errors)
@@ -151,12 +183,14 @@ class _Asked:
 
     model: str | None
     prompt: Prompt
+    images: bool
     prediction: str
     raw: bool
     speculation: Speculation
     sampling: Sampling
     as_json: bool
     colour: bool | None
+    thoughts: bool | None
     record: Path | None
     compare: bool
 
@@ -169,16 +203,24 @@ def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
     )
     if model is not None and model in words:
         find_model(model)  # before a prompt is found missing or waited for: `run notes.txt`
+    images = options.pop("images")
     raw, expected, logprobs = options.pop("raw"), options.pop("prediction"), options.pop("logprobs")
     asked = _Asked(
         model=model,
-        prompt=_prompt(read_prompt(word, prompt_option, prompt_file), raw=raw, system=options.pop("system")),
+        prompt=_prompt(
+            read_prompt(word, prompt_option, prompt_file),
+            raw=raw,
+            system=options.pop("system"),
+            images=[read_picture(path) for path in images],
+        ),
+        images=bool(images),
         prediction=read_text(expected, "prediction file") if expected else "",
         raw=raw,
         speculation=take_speculation(options),
         sampling=take_sampling(options, logprobs=logprobs),
         as_json=options.pop("as_json"),
         colour=options.pop("color"),
+        thoughts=options.pop("show_thinking"),
         record=options.pop("record"),
         compare=options.pop("compare"),
     )
@@ -189,10 +231,16 @@ def _take(words: tuple[str, ...], options: dict[str, Any]) -> _Asked:
     return asked
 
 
-def _answer(engine: Engine, asked: _Asked, params: SamplingParams, errors: Console) -> Completion:
-    if asked.as_json:
-        return engine.generate(asked.prompt, params, prediction=asked.prediction)
-    return _stream(engine, asked, params, errors)
+def _answer(engine: Engine, asked: _Asked, params: SamplingParams, told: Told, errors: Console) -> Completion:
+    if not asked.as_json:
+        return _stream(engine, asked, params, told, errors)
+
+    def read() -> Iterator[Event]:
+        for event in engine.stream(asked.prompt, params, prediction=asked.prediction):
+            list(told.read(event))
+            yield event
+
+    return fold(read())
 
 
 def _check_record(path: Path) -> None:
@@ -212,28 +260,34 @@ def _record(engine: Engine, prompt: Prompt, completion: Completion, prediction: 
     add_traces(path, trace_set(engine, [trace]))
 
 
-def _prompt(text: str, *, raw: bool, system: str | None) -> Prompt:
+def _prompt(text: str, *, raw: bool, system: str | None, images: Sequence[Image]) -> Prompt:
+    if raw and images:
+        raise RequestError(
+            "--image needs a chat template, which --raw leaves out.", hint="Remove one of the two."
+        )
     if raw:
         return text if system is None else system + text
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    return [*messages, {"role": "user", "content": text}]
+    messages: list[Message] = [{"role": "system", "content": system}] if system is not None else []
+    shown = [{"type": "image", "image": image} for image in images]
+    content = [*shown, {"type": "text", "text": text}] if shown else text
+    return [*messages, {"role": "user", "content": content}]
 
 
 def _stream(
     engine: Engine,
     asked: _Asked,
     params: SamplingParams,
+    told: Told,
     errors: Console,
 ) -> Completion:
     out = answer_console(colour=asked.colour)
     printer = StreamPrinter(out)
+    thoughts = out.file.isatty() if asked.thoughts is None else asked.thoughts
+    writer = ThoughtfulPrinter(printer, told, thoughts=thoughts)
 
     def shown() -> Iterator[Event]:
         for event in engine.stream(asked.prompt, params, prediction=asked.prediction):
-            if isinstance(event, TokenEvent):
-                printer.write(event.text, event.origin)
-            else:
-                printer.write(event.text)
+            writer.write(event)
             yield event
 
     completion = fold(shown())

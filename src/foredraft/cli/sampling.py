@@ -12,7 +12,7 @@ import click
 
 from foredraft.cli.help import COMMON, SAMPLING, option
 from foredraft.cli.options import option_set
-from foredraft.cli.values import Number, SomeText, Whole
+from foredraft.cli.values import Limit, Number, SomeText, Whole
 from foredraft.sampling.params import REPETITION_HIGH, REPETITION_LOW, SAMPLING_FIELDS
 from foredraft.types import SamplingParams
 
@@ -45,6 +45,8 @@ sampling_options = option_set(
            help="Subtracted from the logit of every token that is in the answer."),
     option("--frequency-penalty", group=SAMPLING, type=Number(-2, 2), default=0.0, show_default="off",
            help="Subtracted for each time the token is in the answer."),
+    option("--reasoning-budget", group=SAMPLING, type=Limit(), default=None, show_default="no limit",
+           help="End the model's thought after N tokens, and go on to the answer; -1 is no limit."),
     option("--stop", group=SAMPLING, type=SomeText(), multiple=True, metavar="TEXT",
            help="Stop before this text. Repeatable."),
     option("--ignore-eos", group=SAMPLING, is_flag=True, help="Continue after the model's end token."),

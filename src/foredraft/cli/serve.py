@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ from rich.markup import escape
 from foredraft import installation
 from foredraft.backends.llamacpp import binding
 from foredraft.cache_folder import FORMER_NAME, NAME
-from foredraft.cli.completion import complete_models
-from foredraft.cli.help import COMMON, OTHER, OUTPUT, SERVING, GroupedCommand, option
+from foredraft.cli.browser import open_in_browser
+from foredraft.cli.completion import complete_files, complete_models
+from foredraft.cli.help import COMMON, LOADING, OTHER, OUTPUT, SERVING, GroupedCommand, option
 from foredraft.cli.interrupt import terminable
 from foredraft.cli.loading import check_drafts, find_model
 from foredraft.cli.options import (
@@ -31,18 +33,26 @@ from foredraft.cli.options import (
 )
 from foredraft.cli.paths import cache_dir, other_programs
 from foredraft.cli.render import stderr_console
+from foredraft.cli.serve_ray import check_ray_options, serve_with_ray
 from foredraft.cli.units import counted
 from foredraft.cli.values import Number, Whole
-from foredraft.errors import ConfigError, MissingDependencyError, quoted
-from foredraft.library import stem_of
+from foredraft.errors import ConfigError, ForedraftError, MissingDependencyError, ModelNotFoundError, quoted
+from foredraft.library import default_model, models_dir, resolve, stem_of
+from foredraft.library.adapter_files import files_of, named_adapter
 from foredraft.registry import check_speculation
 
 if TYPE_CHECKING:
     from foredraft.bench.recorder import TraceRecorder
-    from foredraft.server.settings import ModelSettings, ServerSettings
-    from foredraft.server.settings_file import SettingsWatcher
+    from foredraft.server.settings import AdapterSettings, ModelSettings, ServerSettings
+    from foredraft.server.taking import LiveSettings, Overlay
 
 DEFAULT_NAME = "default"
+SAMPLED = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "max_tokens", "reasoning_budget",
+)  # fmt: skip
+"""Sampling that the settings file has defaults for (`SamplingDefaults`)."""
+
 KEPT_GB = 4.0
 """Disk space for conversations' KV caches, in a folder named with --cache-dir."""
 
@@ -54,6 +64,10 @@ KEPT_GB = 4.0
         "foredraft serve -m qwen.gguf -m OWNER/NAME:Q4_0 --port 8080",
         "foredraft serve --config foredraft.toml",
     ),
+    instead={
+        f"--{name.replace('_', '-')}": f"In the settings file: {name} in [models.NAME.sampling]."
+        for name in SAMPLED
+    },
 )
 @click.argument("models", nargs=-1, metavar="[MODEL]…", shell_complete=complete_models)
 @option(
@@ -88,7 +102,32 @@ KEPT_GB = 4.0
     show_default=True,
     help="Maximum requests answered at the same time, for each MODEL.",
 )
-@option("--allow-public", group=SERVING, is_flag=True, help="Allow access from other machines without a key.")
+@option("--ray", group=SERVING, is_flag=True, help="Replicas on Ray: on the cluster of RAY_ADDRESS, or here.")
+@option(
+    "--replicas",
+    group=SERVING,
+    type=Whole(1),
+    default=None,
+    metavar="N",
+    show_default="1",
+    help="With --ray: engines for each MODEL, each with its own memory.",
+)
+@option(
+    "--max-replicas",
+    group=SERVING,
+    type=Whole(1),
+    default=None,
+    metavar="N",
+    show_default="as --replicas",
+    help="With --ray: up to how many engines there are for each MODEL while there are many requests.",
+)
+@option("--open", "open_page", group=COMMON, is_flag=True, help="Open the server's page in a browser.")
+@option(
+    "--allow-public",
+    group=SERVING,
+    is_flag=True,
+    help="Allow access from other machines without a key: to the models, not to the settings.",
+)
 @option(
     "--log-format",
     group=OUTPUT,
@@ -135,6 +174,15 @@ KEPT_GB = 4.0
 )
 @speculation_options
 @model_options
+@option(
+    "--lora",
+    group=LOADING,
+    multiple=True,
+    metavar="[NAME=]FILE[:SCALE]",
+    shell_complete=complete_files,
+    help="A LoRA adapter for MODEL, for requests that send its NAME (by default its file's) as their model. "
+    "Repeatable.",
+)
 @remember_option
 def serve(models: tuple[str, ...], **options: Any) -> int:
     """Serve models over OpenAI's and Anthropic's APIs.
@@ -145,47 +193,86 @@ def serve(models: tuple[str, ...], **options: Any) -> int:
     """
     try:
         from foredraft.server.auth import check_bind
+        from foredraft.server.console.figure_store import FILE_NAME, FigureStore
+        from foredraft.server.console.history import History
+        from foredraft.server.console.library import Library
+        from foredraft.server.console.parts import Parts
+        from foredraft.server.request_log import log_to
         from foredraft.server.run import run_server
-        from foredraft.server.settings import ServerSettings
     except ImportError as error:
         raise MissingDependencyError(
             f"The server needs the package {quoted(error.name)}.",
             hint=f"Install it with: {installation.add_extra('server')}",
         ) from None
+    on_ray = check_ray_options(options)
     allow_public, record = options.pop("allow_public"), options.pop("record")
-    overlay = _overlay((*options.pop("named"), *models), options)
-    watcher = _watcher(options.pop("settings_file"))
-    settings = overlay(watcher.current if watcher else ServerSettings())
+    open_page, chosen = options.pop("open_page"), options.pop("settings_file")
+    live = _live_settings(chosen, _overlay((*options.pop("named"), *models), options))
+    settings = live.current
     binding.choose(settings.llama_library)  # also for a model that is loaded at the first request only
-    for model in settings.models.values():
-        check_drafts(model.speculation())
+    for name, model in settings.models.items():
+        with _placed(live.where(name)):
+            check_drafts(model.speculation())
     check_bind(settings.host, settings.keys, allow_public=allow_public)
-    _log(settings.log_format)
     console = stderr_console()
+    if on_ray:
+        return serve_with_ray(settings, console, file=live.path, allow_public=allow_public)
+    log_to(_Lines(), settings.log_format)  # the page has the last lines, too (`console/log_buffer.py`)
     spinner = console.status("Loading the model…") if console.is_terminal else nullcontext()
     with terminable(), _recording(record, console) as recorder, spinner as status:
 
-        def listening(model: str, url: str) -> None:
+        def listening(model: str | None, url: str) -> None:
             if status is not None:
                 status.stop()
-            names = ", ".join(settings.models)  # the names that clients use
-            for line in (f"Serving {names}: {model} on {url}/v1", f"Status page: {_openable(url)}/"):
-                _say(console, escape(line))
-
-        def reload() -> ServerSettings | ConfigError | None:
-            found = watcher.poll() if watcher else None
-            return overlay(found) if isinstance(found, ServerSettings) else found
+            names = [name for key, it in settings.models.items() for name in (key, *_adapter_names(it))]
+            _announce(console, model, url, names, open_page=open_page)
 
         run_server(
             settings,
             allow_public=allow_public,
-            reload=reload,
+            reload=live.poll,
+            console=Parts(
+                settings_file=live.path,
+                live=live,
+                library=Library(other_programs()),
+                history=History(FigureStore((settings.cache_dir or cache_dir()) / FILE_NAME)),
+                hub=os.environ.get("HF_ENDPOINT"),
+            ),
             listening=listening,
             loaded=recorder.watch if recorder else None,
             other_programs=other_programs(),
             environment=dict(os.environ),
         )
     return 0
+
+
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Errors in the settings of a model say where these are."""
+    try:
+        yield
+    except (ConfigError, ModelNotFoundError) as error:
+        error.message = f"{where}: {error.message}"
+        raise
+
+
+def _announce(
+    console: Console, model: str | None, url: str, names: Iterable[str], *, open_page: bool
+) -> None:
+    """Say where the server listens, for clients and people; `names` are those that clients use."""
+    page = f"{_openable(url)}/"
+    serving = f"Serving {', '.join(names)}: {model} on {url}/v1"
+    if model is None:
+        page += "#/models"
+        serving = f"Serving {url}/v1, but there is no model yet: pull one on the page."
+    for line in (serving, f"Page: {page}"):
+        _say(console, escape(line))
+    if open_page:
+        open_in_browser(page, lambda line: _say(console, escape(line)))
+
+
+def _adapter_names(model: ModelSettings) -> list[str]:
+    return [adapter.name for adapter in model.adapters]
 
 
 def _say(console: Console, line: str) -> None:
@@ -223,9 +310,10 @@ def _recording(path: Path | None, console: Console) -> Iterator[TraceRecorder | 
                 _say(console, f"[dim]Recorded {answers} in {escape(str(path))}{lost}[/]")
 
 
-def _watcher(chosen: Path | None) -> SettingsWatcher | None:
-    """A watcher of the settings file, if there is one. Raises ConfigError."""
-    from foredraft.server.settings_file import FILE_NAME, SettingsWatcher
+def _live_settings(chosen: Path | None, overlay: Overlay) -> LiveSettings:
+    """The settings of the file, which need not be there yet unless it was named. Raises ConfigError."""
+    from foredraft.server.settings_file import FILE_NAME
+    from foredraft.server.taking import LiveSettings
 
     file = chosen or Path(FILE_NAME)
     former = file.with_name(FILE_NAME.replace(NAME, FORMER_NAME))
@@ -234,10 +322,10 @@ def _watcher(chosen: Path | None) -> SettingsWatcher | None:
             f"There is a {former.name} here and no {FILE_NAME}: the project has a new name.",
             hint=f"Rename the file: mv {former.name} {FILE_NAME}",
         )
-    return SettingsWatcher(file) if chosen or file.exists() else None
+    return LiveSettings(file.absolute(), overlay, must_exist=chosen is not None)
 
 
-def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[ServerSettings], ServerSettings]:
+def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Overlay:
     """The changes that the command line makes to the settings file. Raises ConfigError, ModelError."""
     from foredraft.server.settings import ModelSettings
 
@@ -245,6 +333,8 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
     check_speculation(speculation)
     remember = take_remember(options)["remember"]
     loading = {**take_model_options(options), "sequences": options.pop("sequences")}
+    loading |= {"replicas": options.pop("replicas") or 1, "max_replicas": options.pop("max_replicas")}
+    loading["adapters"] = adapters = _adapters(options.pop("lora"), models)
     llama_library = loading.pop("llama_library")
     named = {
         name: ModelSettings(path=str(path), aliases=typed, speculate=str(speculation), **loading)
@@ -256,9 +346,15 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
 
     def overlay(settings: ServerSettings) -> ServerSettings:
         own = {**_without_names_of(settings, named), **settings.models}
-        if not own:
-            path = find_model(None)
-            own = {DEFAULT_NAME: ModelSettings(path=str(path), speculate=str(speculation), **loading)}
+        if not own and (path := default_model()) is not None:
+            folder = models_dir(kept_in or settings.cache_dir or cache_dir())
+            named_so = _name_of(path, folder)
+            own = {DEFAULT_NAME: ModelSettings(path=named_so, speculate=str(speculation), **loading)}
+        elif adapters and not named:
+            raise ConfigError(
+                "--lora needs a model on the command line: those of the settings file have adapters there.",
+                hint="Write [models.NAME.adapters.ADAPTER] with a path, below the model.",
+            )
         remembers = settings.remember and remember
         kept = KEPT_GB if kept_in and remembers and not settings.prefix_cache_gb else settings.prefix_cache_gb
         return replace(
@@ -274,6 +370,36 @@ def _overlay(models: tuple[str, ...], options: dict[str, Any]) -> Callable[[Serv
         )
 
     return overlay
+
+
+def _adapters(texts: tuple[str, ...], models: tuple[str, ...]) -> tuple[AdapterSettings, ...]:
+    """Those of the command line. Raises ConfigError, ModelNotFoundError."""
+    from foredraft.server.settings import AdapterSettings
+
+    if texts and len(models) > 1:
+        raise ConfigError(
+            "--lora is for one model, and several are named.",
+            hint="Write [models.NAME.adapters.ADAPTER] with a path into the settings file.",
+        )
+    found = []
+    for text in texts:
+        adapter = named_adapter(text)
+        [(path, scale)] = adapter.files
+        files_of(path)
+        found.append(AdapterSettings(name=adapter.name, path=str(path), scale=scale))
+    return tuple(found)
+
+
+@cache
+def _name_of(default: Path, folder: Path) -> str:
+    """The name of the model that came with Foredraft, which stays right in another environment; its path if
+    a model in `folder`, the models folder, has that name, too.
+    """
+    name = stem_of(default)
+    with suppress(ForedraftError):
+        if resolve(name, folder, other_programs()) == default:
+            return name
+    return str(default)
 
 
 def _named(models: tuple[str, ...]) -> dict[str, tuple[Path, tuple[str, ...]]]:
@@ -313,20 +439,3 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError):
             click.echo(self.format(record), err=True)
-
-
-def _log(log_format: str) -> None:
-    """Log requests, changes of models and settings, and faults to standard error."""
-    from foredraft.server.request_log import JsonFormatter, TextFormatter
-
-    lines = _Lines()
-    lines.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    for name, level in (
-        ("foredraft.requests", logging.CRITICAL if log_format == "off" else logging.INFO),
-        ("foredraft.server", logging.WARNING if log_format == "off" else logging.INFO),
-        ("uvicorn", logging.WARNING),
-    ):
-        log = logging.getLogger(name)
-        log.propagate = False
-        log.setLevel(level)
-        log.handlers = [lines]  # replaces the handlers of an earlier command in this process

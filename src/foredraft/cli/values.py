@@ -47,6 +47,19 @@ class Whole(click.ParamType[int]):
         return number
 
 
+class Limit(Whole):
+    """A whole number of at least 0; -1 is no limit, None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = int(value)
+        except ValueError:
+            number = -2
+        if number < -1:
+            self.fail(f"{value} is not a whole number, at least 0, or -1 for no limit.", param, ctx)
+        return None if number == -1 else number
+
+
 class Number(click.ParamType[float]):
     """A finite number between inclusive bounds; a plain comparison would accept nan."""
 

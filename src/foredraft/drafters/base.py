@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
+from foredraft.config import read_options
+from foredraft.errors import SpeculationStringError
 from foredraft.protocols import RequestView
-from foredraft.types import Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
 State = TypeVar("State")
+
+
+def read_longest(drafter: str, options: Mapping[str, str]) -> int:
+    """The option `max` of a drafter that has no other: the maximum tokens of a draft. Raises
+    SpeculationStringError.
+    """
+    longest: int = read_options(drafter, options, {"max": MAX_DRAFT_TOKENS})["max"]
+    if longest < 1:
+        raise SpeculationStringError(f"{drafter}: max={longest} must be at least 1.")
+    return longest
 
 
 class HistoryDrafter(ABC, Generic[State]):

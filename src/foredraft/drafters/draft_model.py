@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.stepwise import CHAIN, SECONDS, Chunk, Sequences, StepwiseDrafter
 from foredraft.drafters.translation.choice import WAYS, compare, describe
 from foredraft.drafters.translation.drafter import TranslatingDrafter
@@ -18,38 +18,6 @@ from foredraft.protocols import Drafter, DrafterContext, Model, RequestView, Tok
 from foredraft.types import Logits, Outcome, Rollback, Rows
 
 NAME = "draft-model"
-
-
-def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Create the drafter. Options: `model` (path or name, required), `max` tokens per draft, `min` (drop
-    shorter drafts), `min-p` (stop before a token with a lower probability; llama.cpp's draft-p-min), `ctx`
-    (context length, 0 = the target's), `translate` (how drafts in another vocabulary are translated).
-
-    Raises SpeculationStringError for an invalid value, UnsupportedModelError for an unsuitable vocabulary or
-    rollback, and the errors of loading the model.
-    """
-    values = _read(options)
-    model = context.load_model(
-        values["model"],
-        sequences=context.capabilities.sequences,
-        context_length=values["ctx"] or context.target.context_length,
-    )
-    try:
-        _check(model)
-        if model.info.vocab_hash != context.target.vocab_hash:
-            return _translating(model, context, values)
-    except BaseException:
-        model.close()
-        raise
-    return DraftModelDrafter(
-        model,
-        context.sampler,
-        max_tokens=values["max"],
-        min_tokens=values["min"],
-        min_p=values["min-p"],
-        end_tokens=context.tokenizer.end_tokens,
-        trees=context.capabilities.trees,
-    )
 
 
 def _read(options: Mapping[str, str]) -> dict[str, Any]:
@@ -76,6 +44,42 @@ def _read(options: Mapping[str, str]) -> dict[str, Any]:
             hint=f"Valid methods: {', '.join(WAYS)}.",
         )
     return values
+
+
+@checked_by(_read)
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Create the drafter. Options: `model` (path or name, required), `max` tokens per draft, `min` (drop
+    shorter drafts), `min-p` (stop before a token with a lower probability; llama.cpp's draft-p-min), `ctx`
+    (context length, 0 = the target's), `translate` (how drafts in another vocabulary are translated).
+
+    Raises SpeculationStringError for an invalid value, UnsupportedModelError for an unsuitable vocabulary or
+    rollback, and the errors of loading the model.
+    """
+    values = _read(options)
+    model = context.load_model(
+        values["model"],
+        sequences=context.capabilities.sequences,
+        context_length=values["ctx"] or context.target.context_length,
+    )
+    try:
+        _check(model)
+        holds = model.info.context_length
+        if holds < context.target.context_length:
+            context.notice(f"{model.info.name} drafts up to {holds:,} tokens of a text: it holds no more")
+        if model.info.vocab_hash != context.target.vocab_hash:
+            return _translating(model, context, values)
+    except BaseException:
+        model.close()
+        raise
+    return DraftModelDrafter(
+        model,
+        context.sampler,
+        max_tokens=values["max"],
+        min_tokens=values["min"],
+        min_p=values["min-p"],
+        end_tokens=context.tokenizer.end_tokens,
+        trees=context.capabilities.trees,
+    )
 
 
 def _check(model: Model) -> None:

@@ -1,4 +1,4 @@
-"""`grammar`: draft tokens that the request's constraint forces.
+"""`grammar`: draft tokens that the request's constraint forces, or the end of a thought's budget.
 
 Keys of a JSON schema, the rest of an enumerated value, fixed text in a regex: the model has no choice there,
 so these tokens are always accepted, and verifying them in one round is cheaper than one round each.
@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
-from foredraft.config import read_options
-from foredraft.drafters.base import HistoryDrafter
-from foredraft.errors import RequestError, SpeculationStringError
+from foredraft.config import checked_by
+from foredraft.drafters.base import HistoryDrafter, read_longest
+from foredraft.errors import RequestError
 from foredraft.protocols import Drafter, DrafterContext, GrammarCompiler, GrammarState, RequestView
-from foredraft.types import MAX_DRAFT_TOKENS, Constraint, Draft, DraftLimit, Outcome
+from foredraft.types import MAX_DRAFT_TOKENS, Constraint, Draft, DraftLimit, Outcome, Thinking
 
 NAME = "grammar"
+
+_Asked: TypeAlias = tuple[Constraint | None, Thinking | None, int | None]
+"""(constraint, how the answer thinks, budget of the thought)"""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A request's constraint and the answer's position in it, after `size` tokens, of which `observed` were
+    """What a request asks for, and the answer's position in it, after `size` tokens, of which `observed` were
     observed. `state` is None if the history violates the constraint.
     """
 
-    constraint: Constraint
+    asked: _Asked
     prompt_length: int
     state: GrammarState | None
     size: int
@@ -42,11 +47,12 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
         self._longest = longest
 
     def build(self, request: RequestView) -> _Followed | None:
-        constraint = request.params.constraint
-        if constraint is None or self._compiler is None:
+        if self._compiler is None or not _asks(request):
             return None
-        start = self._compiler(constraint)
-        followed = _Followed(constraint, request.prompt_length, start, request.prompt_length, 0)
+        start = self._compiler(request.params)
+        if start is None:
+            return None
+        followed = _Followed(_asked(request), request.prompt_length, start, request.prompt_length, 0)
         self._advance(followed, request)
         followed.observed = followed.size
         return followed
@@ -68,10 +74,9 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
         state = self._states[request.id]
-        constraint = request.params.constraint
-        if state is None and constraint is None:
+        if state is None and not _asks(request):
             return
-        same = state is not None and state.constraint == constraint
+        same = state is not None and state.asked == _asked(request)
         if state and same and state.prompt_length == request.prompt_length and state.observed == outcome.kept:
             self._advance(state, request)  # from where `match_length` left off
             state.observed = state.size
@@ -94,12 +99,26 @@ class GrammarDrafter(HistoryDrafter[_Followed | None]):
         return Draft(tokens, self.name, confidence=(1.0,) * len(tokens)) if tokens else None
 
 
+def _asked(request: RequestView) -> _Asked:
+    params = request.params
+    return params.constraint, params.thinking, params.reasoning_budget
+
+
+def _asks(request: RequestView) -> bool:
+    """Whether anything may be forced."""
+    params = request.params
+    return params.constraint is not None or (
+        params.thinking is not None and params.reasoning_budget is not None
+    )
+
+
+_read = partial(read_longest, NAME)
+
+
+@checked_by(_read)
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """Create the drafter of the stage `grammar`. Option: `max`, the maximum tokens of a draft (at least 1).
 
     Raises SpeculationStringError.
     """
-    longest = read_options(NAME, options, {"max": MAX_DRAFT_TOKENS})["max"]
-    if longest < 1:
-        raise SpeculationStringError(f"{NAME}: max={longest} must be at least 1.")
-    return GrammarDrafter(context.grammar, longest)
+    return GrammarDrafter(context.grammar, _read(options))

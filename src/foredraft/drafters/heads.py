@@ -11,6 +11,9 @@ Its row for token n is the pair (token n, features of token n - 1) and predicts 
 tokens after n. The rows of a draft, which go on from the head's own hidden states, are dropped when the draft
 is made.
 
+Rows of images are not read: their tokens are placeholders, and with M-RoPE they are at positions of several
+dimensions. So a head begins behind the last image, where rows follow one another as those of any text.
+
 Memory: `window` rows of features for each request (512 rows of an 8B model's three layers: 25 MB; half
 precision would take half of that, and five times as long to copy), and the head's own cells.
 """
@@ -24,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.stepwise import CHAIN, SECONDS, TREE, Chunk, Sequences, StepwiseDrafter
 from foredraft.errors import SpeculationStringError
 from foredraft.protocols import Drafter, DrafterContext, Head, RequestView, TokenSampler
@@ -38,6 +41,18 @@ ROWS = 64
 Columns: TypeAlias = npt.NDArray[np.intp]
 
 
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
+    values = read_options(NAME, options, {"model": "", "max": 8, "min-p": 0.0, "window": 512})
+    if not 1 <= values["max"] <= MAX_DRAFT_TOKENS:
+        raise SpeculationStringError(f"{NAME}: max={values['max']} is not between 1 and {MAX_DRAFT_TOKENS}.")
+    if values["window"] < 1:
+        raise SpeculationStringError(f"{NAME}: window={values['window']} must be at least 1.")
+    if not 0.0 <= values["min-p"] <= 1.0:
+        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    return values
+
+
+@checked_by(_read)
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     """Create the drafter. Options: `model` (path or name of the head; empty: the one that belongs to the
     target), `max` tokens per draft (1 to 63), `min-p` (stop before a token with a lower probability),
@@ -60,22 +75,16 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
     )
 
 
-def _read(options: Mapping[str, str]) -> dict[str, Any]:
-    values = read_options(NAME, options, {"model": "", "max": 8, "min-p": 0.0, "window": 512})
-    if not 1 <= values["max"] <= MAX_DRAFT_TOKENS:
-        raise SpeculationStringError(f"{NAME}: max={values['max']} is not between 1 and {MAX_DRAFT_TOKENS}.")
-    if values["window"] < 1:
-        raise SpeculationStringError(f"{NAME}: window={values['window']} must be at least 1.")
-    if not 0.0 <= values["min-p"] <= 1.0:
-        raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
-    return values
-
-
 def _columns(needs: Sequence[str], features: Sequence[str], size: int) -> Columns | None:
     """The columns of the target's features that a head reads; None for all of them in their order."""
     if tuple(needs) == tuple(features):
         return None
     return np.concatenate([np.arange(size) + size * features.index(name) for name in needs])
+
+
+def behind_images(request: RequestView) -> int:
+    """The position after the last row of an image in a request's text; 0 without images."""
+    return max((span.end for span in request.images), default=0)
 
 
 class _Kept:
@@ -237,8 +246,8 @@ class HeadsDrafter(StepwiseDrafter):
         if number is None:
             return None
         self._cut(request, text, last)  # its row is fed again where the head has it: the logits are gone
-        least = text.kept.first + 1
-        if text.read < least:  # what lies between is not kept
+        least = max(text.kept.first + 1, behind_images(request))
+        if text.read < least:  # what lies between is not kept, or not to be read
             self._head.release(number)
             text.read = least
         return number, text.read, room

@@ -23,11 +23,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.drafters.ngram_cache_file import (
     DYNAMIC,
@@ -64,14 +64,7 @@ STRICT: Thresholds = ((4, 75), (3, 66), (2, 66), (2, 66))
 log = logging.getLogger(__name__)
 
 
-def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Create the drafter. Options: n-min, n-max (1 … 4), max (maximum tokens of a draft), static=FILE,
-    dynamic=FILE.
-
-    Raises SpeculationStringError, also if the static file cannot be used; CapacityError for a vocabulary that
-    is too large for a pair. A dynamic file that cannot be used is logged and ignored when the first request
-    starts.
-    """
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
     defaults: dict[str, int | str] = {"n-min": 1, "n-max": LONGEST, "max": 8, "static": "", "dynamic": ""}
     values = read_options(NAME, options, defaults)
     check_range(NAME, values, "max")
@@ -80,6 +73,19 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
             f"{NAME}: n-min={values['n-min']} and n-max={values['n-max']} are not a valid range.",
             hint=f"Use 1 ≤ n-min ≤ n-max ≤ {LONGEST}.",
         )
+    return values
+
+
+@checked_by(_read)
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Create the drafter. Options: n-min, n-max (1 … 4), max (maximum tokens of a draft), static=FILE,
+    dynamic=FILE.
+
+    Raises SpeculationStringError, also if the static file cannot be used; CapacityError for a vocabulary that
+    is too large for a pair. A dynamic file that cannot be used is logged and ignored when the first request
+    starts.
+    """
+    values = _read(options)
     if context.target.vocab_size > TOKENS:
         raise CapacityError(f"{NAME} supports vocabularies of at most {TOKENS} tokens.", hint="Use 'suffix'.")
     static = _load_static(Path(values["static"]), context.target) if values["static"] else None

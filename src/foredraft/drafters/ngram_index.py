@@ -216,9 +216,14 @@ def match_drafter(name: str, options: Mapping[str, str], propose: Propose) -> Ma
 
     Raises SpeculationStringError.
     """
+    return MatchDrafter(name, match_options(name, options), propose)
+
+
+def match_options(name: str, options: Mapping[str, str]) -> MatchOptions:
+    """The options of a stage. Raises SpeculationStringError."""
     values = read_options(name, options, {"n": 12, "m": 48, "min-hits": 1})
     check_range(name, values, "n", "m", "min-hits")
-    return MatchDrafter(name, MatchOptions(values["n"], values["m"], values["min-hits"]), propose)
+    return MatchOptions(values["n"], values["m"], values["min-hits"])
 
 
 def check_range(name: str, values: Mapping[str, int], *keys: str) -> None:

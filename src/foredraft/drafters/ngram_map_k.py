@@ -10,14 +10,24 @@ again as soon as the text repeats, and removing text needs no bookkeeping. Memor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-from foredraft.drafters.ngram_index import MatchOptions, NgramIndex, copy_from, match_drafter, match_length
+from foredraft.config import checked_by
+from foredraft.drafters.ngram_index import (
+    MatchOptions,
+    NgramIndex,
+    copy_from,
+    match_drafter,
+    match_length,
+    match_options,
+)
 from foredraft.protocols import Drafter, DrafterContext
 from foredraft.types import Draft
 
 NAME = "ngram-map-k"
 
 
+@checked_by(partial(match_options, NAME))
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
     """Create the drafter. Options: n, m, min-hits. Raises SpeculationStringError."""
     return match_drafter(NAME, options, propose)

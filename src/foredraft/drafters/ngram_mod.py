@@ -16,11 +16,11 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.drafters.ngram_index import BASE, MASK, check_range, window_keys
 from foredraft.errors import SpeculationStringError
@@ -33,12 +33,7 @@ BULK = 256
 """From this many new tokens on numpy is faster than adding them one by one."""
 
 
-def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
-    """Create the drafter. Options: n (tokens matched), min and max (tokens of a draft; shorter ones are
-    dropped).
-
-    Raises SpeculationStringError.
-    """
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
     values = read_options(NAME, options, {"n": 24, "min": 48, "max": 64})
     check_range(NAME, values, "n", "max")
     if values["min"] > values["max"]:
@@ -46,6 +41,17 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # n
             f"{NAME}: min={values['min']} is more than max={values['max']}.",
             hint="Set min=0 to allow drafts of any length.",
         )
+    return values
+
+
+@checked_by(_read)
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
+    """Create the drafter. Options: n (tokens matched), min and max (tokens of a draft; shorter ones are
+    dropped).
+
+    Raises SpeculationStringError.
+    """
+    values = _read(options)
     return NgramMod(values["n"], values["min"], values["max"])
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from foredraft.config import read_options
-from foredraft.drafters.base import HistoryDrafter
-from foredraft.errors import SpeculationStringError
+from foredraft.config import checked_by
+from foredraft.drafters.base import HistoryDrafter, read_longest
 from foredraft.protocols import Drafter, DrafterContext, RequestView
 from foredraft.types import MAX_DRAFT_TOKENS, Draft, DraftLimit, Outcome
 
@@ -184,13 +184,14 @@ class PredictionDrafter(HistoryDrafter[_Walk | None]):
         return Draft(tokens, self.name, confidence=confidence, features=features)
 
 
+_read = partial(read_longest, NAME)
+
+
+@checked_by(_read)
 def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:  # noqa: ARG001
     """Create the drafter of the stage `prediction`. Option: `max`, the maximum tokens of a draft (at least
     1).
 
     Raises SpeculationStringError.
     """
-    longest = read_options(NAME, options, {"max": MAX_DRAFT_TOKENS})["max"]
-    if longest < 1:
-        raise SpeculationStringError(f"{NAME}: max={longest} must be at least 1.")
-    return PredictionDrafter(longest)
+    return PredictionDrafter(_read(options))

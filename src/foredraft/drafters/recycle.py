@@ -17,9 +17,9 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.drafters.recycle_table import Row, SuccessorTable
 from foredraft.drafters.scope_key import ScopeKey, ScopeKeys
@@ -222,14 +222,7 @@ class RecycleDrafter(HistoryDrafter[_Reading]):
         return tokens, parents, confidence
 
 
-def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Create the drafter of the stage `recycle`.
-
-    Options: `k`, successors kept for each context (1 to 15; the table has as many rows as fit into 8 MB);
-    `max`, the maximum tokens of a draft (1 to 63); `width`, the maximum children of a token if the model
-    verifies trees, 1 for chains; `min-p`, the survival below which a draft ends. Raises
-    SpeculationStringError.
-    """
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
     values = read_options(
         NAME, options, {"k": SUCCESSORS, "max": LONGEST, "width": WIDTH, "min-p": MIN_SURVIVAL}
     )
@@ -238,6 +231,19 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
             raise SpeculationStringError(f"{NAME}: {key}={values[key]} is not between 1 and {most}.")
     if not 0.0 <= values["min-p"] <= 1.0:
         raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
+    return values
+
+
+@checked_by(_read)
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Create the drafter of the stage `recycle`.
+
+    Options: `k`, successors kept for each context (1 to 15; the table has as many rows as fit into 8 MB);
+    `max`, the maximum tokens of a draft (1 to 63); `width`, the maximum children of a token if the model
+    verifies trees, 1 for chains; `min-p`, the survival below which a draft ends. Raises
+    SpeculationStringError.
+    """
+    values = _read(options)
     return RecycleDrafter(
         k=values["k"],
         longest=values["max"],

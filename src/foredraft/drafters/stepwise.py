@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foredraft.errors import NoNextTokenError, OutOfKVError
+from foredraft.errors import NoNextTokenError, NotNumbersError, OutOfKVError
 from foredraft.protocols import RequestView, TokenSampler
 from foredraft.types import Draft, DraftLimit, Logits, Probs
 
@@ -272,8 +272,8 @@ class StepwiseDrafter(ABC):
         path, reached = job.path(node), job.reached(node)
         try:
             token, probability, probs = self._sampler.propose(logits, job.request, path)
-        except NoNextTokenError:  # the network has none of the tokens that may come here
-            return []
+        except (NoNextTokenError, NotNumbersError):
+            return []  # the network has none of the tokens that may come here, or has overflowed
         if probs is not None:
             # A token that was drawn from q must be kept whatever its probability (dropping it would bias the
             # output), so the estimate may only depend on q: the probability that two draws agree.

@@ -54,7 +54,11 @@ class StoreThread:
     def _submit(self, work: Callable[[], Made]) -> Future[Made]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="foredraft-store")
-        future = self._thread.submit(work)
+        try:
+            future = self._thread.submit(work)
+        except RuntimeError:  # the interpreter is ending, and its threads have ended
+            future = Future()
+            future.set_result(work())
         self._drop_done()
         self._pending.append(future)
         return future

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import Any
 
-from foredraft.config import read_options
+from foredraft.config import checked_by, read_options
 from foredraft.drafters.base import HistoryDrafter
 from foredraft.drafters.match_length import RepeatedEnd
 from foredraft.drafters.past_outputs import PastOutputs
@@ -115,7 +116,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
 
     def build(self, request: RequestView) -> _State:
         index, size = SuffixIndex(OWN_LEVELS, request.tokens), len(request.tokens)
-        return _State(index, RepeatedEnd(index), size, request.prompt_length, self._past(request.scope))
+        return _State(index, RepeatedEnd(index), size, request.prompt_length, self._past(request))
 
     def extend(self, state: _State, request: RequestView, outcome: Outcome) -> None:  # noqa: ARG002
         tokens, indexed = request.tokens, len(state.index)
@@ -226,9 +227,10 @@ class SuffixDrafter(HistoryDrafter[_State]):
         features = {"match_length": 0.0, "count": 1.0, "agree": 1.0, "from_store": 0.0}
         return Draft(tuple(tokens[:keep]), self.name, confidence=estimates[:keep], features=features)
 
-    def _past(self, scope: str) -> PastOutputs | None:
-        if self._open_store is None:
+    def _past(self, request: RequestView) -> PastOutputs | None:
+        if self._open_store is None or not request.kept:
             return None
+        scope = request.scope
         past = self._pasts.pop(scope, None) or PastOutputs(self._open_store(scope), self.disk)
         self._pasts[scope] = past
         return past
@@ -245,14 +247,7 @@ class SuffixDrafter(HistoryDrafter[_State]):
         self.disk.write(past.store)
 
 
-def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
-    """Create the drafter of the stage `suffix`.
-
-    Options: `max`, the maximum tokens of a draft (1 to 63); `min`, the minimum match to draft from;
-    `candidates`, the number of occurrences to look at; `min-p`, the survival below which a draft ends;
-    `store_tokens`, the maximum tokens of past outputs for each scope, 0 for none. Raises
-    SpeculationStringError.
-    """
+def _read(options: Mapping[str, str]) -> dict[str, Any]:
     values = read_options(
         NAME,
         options,
@@ -271,6 +266,19 @@ def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
         raise SpeculationStringError(f"{NAME}: min-p={values['min-p']} must be between 0 and 1.")
     if values["store_tokens"] > MOST_STORED:
         raise SpeculationStringError(f"{NAME}: store_tokens={values['store_tokens']} exceeds {MOST_STORED}.")
+    return values
+
+
+@checked_by(_read)
+def create(context: DrafterContext, options: Mapping[str, str]) -> Drafter:
+    """Create the drafter of the stage `suffix`.
+
+    Options: `max`, the maximum tokens of a draft (1 to 63); `min`, the minimum match to draft from;
+    `candidates`, the number of occurrences to look at; `min-p`, the survival below which a draft ends;
+    `store_tokens`, the maximum tokens of past outputs for each scope, 0 for none. Raises
+    SpeculationStringError.
+    """
+    values = _read(options)
     folder, target, bound = context.store, context.target, values["store_tokens"]
 
     def open_store(scope: str) -> SuffixStore:

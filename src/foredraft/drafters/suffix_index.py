@@ -120,8 +120,14 @@ class SuffixIndex:
             place = links[place]
         return 0
 
-    def common(self, end: int, tail: array[int]) -> int:
-        """The number of tokens before an end that equal those of `tail`, which has the nearest first."""
+    def common(self, end: int, tail: array[int], short: int = 0) -> int:
+        """The number of tokens before an end that equal those of `tail`, which has the nearest first. It is
+        found faster if it is less than `short`.
+        """
+        text = self.text
+        for length in range(min(short, end, len(tail))):
+            if text[end - 1 - length] != tail[length]:
+                return length
         return common_prefix(self.text[max(0, end - len(tail)) : end][::-1], tail)
 
     def tail(self, most: int = REACH - 1) -> array[int]:

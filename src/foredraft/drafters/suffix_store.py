@@ -16,18 +16,19 @@ import hashlib
 import logging
 import os
 import re
-import stat
 import struct
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
 
 from foredraft.drafters.suffix_index import SEPARATOR, Tokens
+from foredraft.files import is_at
 
 if sys.platform != "win32":
     import fcntl
@@ -35,6 +36,9 @@ if sys.platform != "win32":
 MAGIC = b"foredraft-suffix"
 FLUSH_TOKENS = 16_384
 """Queued tokens from which they should be written."""
+
+FLUSH_S = 60.0
+"""Seconds after which they should be written however few they are: a process may be killed."""
 
 _HEADER = 32
 _FRAME = struct.Struct("<II")
@@ -75,6 +79,7 @@ class SuffixStore:
         self._header = MAGIC + hashlib.sha256(f"{vocab_hash}\0{scope}".encode()).digest()[:16]
         self._queue: list[bytes] = []
         self._queued = 0
+        self._since = 0.0
 
     @property
     def missing(self) -> bool:
@@ -111,6 +116,8 @@ class SuffixStore:
             return
         payload = np.asarray(tokens[-self.max_tokens :], "<i4").tobytes()
         count = struct.pack("<I", len(payload) // _WORD)
+        if not self._queue:
+            self._since = monotonic()
         self._queue.append(
             _FRAME.pack(len(payload) // _WORD, zlib.crc32(payload, zlib.crc32(count))) + payload
         )
@@ -118,8 +125,8 @@ class SuffixStore:
 
     @property
     def full(self) -> bool:
-        """Whether enough is queued to be written."""
-        return self._queued >= FLUSH_TOKENS
+        """Whether enough is queued to be written, or for long enough."""
+        return self._queued >= FLUSH_TOKENS or bool(self._queue and monotonic() - self._since >= FLUSH_S)
 
     def take(self) -> bytes:
         """Remove and return the queued outputs, for `write`."""
@@ -201,7 +208,7 @@ class SuffixStore:
             try:
                 if sys.platform != "win32":
                     fcntl.flock(file, fcntl.LOCK_EX)
-                if not _is_at(file, self.path):  # replaced or erased while waiting
+                if not is_at(file, self.path):  # replaced or erased while waiting
                     continue
                 if self._foreign(os.read(file, _HEADER)):
                     self._move_aside("is not a file of past outputs")
@@ -279,16 +286,6 @@ def _write(file: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]
-
-
-def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file is still the one of that name."""
-    try:
-        named = path.stat()
-    except FileNotFoundError:
-        return False
-    held = os.fstat(file)
-    return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino) and stat.S_ISREG(held.st_mode)
 
 
 def _sync_folder(folder: Path) -> None:

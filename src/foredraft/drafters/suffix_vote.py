@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, groupby
 from math import exp
 from operator import itemgetter, mul, neg
 
-from foredraft.drafters.suffix_index import REACH, SuffixIndex, common_prefix
+from foredraft.drafters.suffix_index import REACH, SEPARATOR, SuffixIndex, common_prefix
 
 # The constants were chosen by replaying greedy outputs of a 135M model on six kinds of prompts, and are flat
 # around these values: see benchmarks/drafters.py for how to measure.
@@ -71,7 +71,8 @@ def longest_matches(
             if min_probability and _unanimous(len(found), past)[deeper - 1] < min_probability:
                 return None
             tail, least = text.tail(), max(width, shortest)
-            lengths = [index.common(end, tail) for end in found]
+            short = deeper if deeper < REACH else 0  # longer matches would have been found a level deeper
+            lengths = [index.common(end, tail, short) for end in found]
             if min(lengths) < least:
                 good = [i for i, length in enumerate(lengths) if length >= least]
                 found, lengths = [found[i] for i in good], [lengths[i] for i in good]
@@ -163,29 +164,29 @@ def vote(matches: Sequence[Matches], limit: int, min_survival: float = 0.0) -> C
     leader = _leader(occurrences)
     if leader < 0:
         return None
-    found = _follow(occurrences, leader, limit, goes_round=leader < occurrences.own)
-    if min_survival:
-        keep = _reaching(found.confidence, min_survival)
-        del found.tokens[max(1, keep) :], found.confidence[max(1, keep) :]
+    found = _follow(occurrences, leader, limit, min_survival, goes_round=leader < occurrences.own)
+    _shorten(found.tokens, found.confidence, min_survival)
     return found
 
 
 def _leader(occurrences: Occurrences) -> int:
     """The heaviest occurrence among those whose first token weighs most; -1 when nothing followed any."""
     totals: dict[int, float] = {}
-    spoken = [i for i, text in enumerate(occurrences.texts) if text]
-    for i in spoken:
-        first = occurrences.texts[i][0]
-        totals[first] = totals.get(first, 0.0) + occurrences.weights[i]
+    firsts = [text[0] if text else SEPARATOR for text in occurrences.texts]
+    for first, weight in zip(firsts, occurrences.weights, strict=True):
+        if first != SEPARATOR:
+            totals[first] = totals.get(first, 0.0) + weight
     if not totals:
         return -1
     chosen = max(totals, key=totals.__getitem__)
-    with_it = [i for i in spoken if occurrences.texts[i][0] == chosen]
+    with_it = [i for i, first in enumerate(firsts) if first == chosen]
     return max(with_it, key=occurrences.weights.__getitem__)
 
 
-def _follow(occurrences: Occurrences, leader: int, limit: int, *, goes_round: bool) -> Continuation:
-    """What followed the `leader`, at most `limit` tokens.
+def _follow(
+    occurrences: Occurrences, leader: int, limit: int, min_survival: float = 0.0, *, goes_round: bool
+) -> Continuation:
+    """What followed the `leader`, at most `limit` tokens and no more than would survive if all agreed.
 
     Token i's confidence is the share, raised to DISSENT, of the weight still in agreement that agrees on it,
     times 1 - UNCERTAINTY / (length + i): drafted tokens count into the match, and text of other outputs is
@@ -197,9 +198,12 @@ def _follow(occurrences: Occurrences, leader: int, limit: int, *, goes_round: bo
         tokens = (tokens * (limit // len(tokens) + 1))[:limit]
     length, count, past = occurrences.lengths[leader], len(occurrences), leader >= occurrences.own
     confidence = _unanimous(count, past)[length : length + len(tokens)]
+    _shorten(tokens, confidence, min_survival)
     partings: list[tuple[int, int]] = []
     for i, text in enumerate(occurrences.texts):
-        if i != leader:
+        if text and text[0] != tokens[0]:
+            partings.append((0, i))
+        elif i != leader:
             same = common_prefix(text, tokens)
             if same < min(len(text), len(tokens)):
                 partings.append((same, i))
@@ -215,6 +219,12 @@ def _follow(occurrences: Occurrences, leader: int, limit: int, *, goes_round: bo
         if not at:
             agree = share
     return Continuation(tokens.tolist(), confidence, occurrences, leader, agree, partings)
+
+
+def _shorten(tokens: MutableSequence[int], confidence: list[float], min_survival: float) -> None:
+    """End a chain where its survival falls below `min_survival`, but not before one token."""
+    keep = max(1, _reaching(confidence, min_survival)) if min_survival else len(tokens)
+    del tokens[keep:], confidence[keep:]
 
 
 def _reaching(confidence: Sequence[float], survival: float) -> int:

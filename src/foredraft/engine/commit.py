@@ -123,7 +123,7 @@ def accept_tokens(request: Request, draft: Draft | None, verdict: Verdict, rows:
         if request.params.logprobs is not None:
             logprob = request.sampler.logprob(rows[verdict.row_of(i)], token)
         text = request.accept(token)
-        events.append(TokenEvent(request.id, token, text, origin, logprob))
+        events.append(TokenEvent(request.id, token, text, origin, logprob, request.place))
         if request.finish is not None:
             break
     return events

@@ -55,7 +55,9 @@ class _Kept(NamedTuple):
 
 
 class Decisions:
-    """The last `kept` rounds in which drafters could be called, their listeners, and totals by drafter."""
+    """The last `kept` rounds in which drafters could be called, listeners to all rounds, and totals by
+    drafter. Rounds only of requests whose drafting is switched off are not kept: nothing was decided.
+    """
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept: deque[_Kept] = deque(maxlen=kept)
@@ -84,7 +86,8 @@ class Decisions:
         """Why nothing was drafted in the last round; None if something was, or there was none."""
         if not self._kept or any(done[1] for done in (self._kept[-1].done or {}).values()):
             return None
-        return next((reason for reason in self._kept[-1].reasons if reason), None)
+        reasons = [reason for reason in self._kept[-1].reasons if reason is not Reason.SWITCHED_OFF]
+        return next((reason for reason in reasons if reason), None)
 
     def totals(self) -> dict[str, DrafterStats]:
         """What each drafter did since the engine was made, requests that still run included."""
@@ -105,7 +108,8 @@ class Decisions:
             kept = self._called(requests, plan, drafts, measured, reasons)
         else:  # most rounds: nothing that is costly to keep, or to look at
             kept = _Kept(self._rounds, requests, (), (), reasons, (), None, measured)
-        self._kept.append(kept)
+        if any(reason is not Reason.SWITCHED_OFF for reason in reasons):
+            self._kept.append(kept)
         for listener in list(self._listeners):
             self._notify(listener, kept)
 
@@ -156,7 +160,7 @@ def _asked(limits: Limits, reasons: Sequence[Reason | None]) -> tuple[list[list[
     for place, reason in enumerate(reasons):
         rows = {name: row[place] for name, row in limits.items() if row[place] is not None}
         asked.append([name for name, limit in rows.items() if limit and limit.max_tokens > 0])
-        if reason is not None and rows and not asked[-1]:
+        if reason not in (None, Reason.SWITCHED_OFF) and rows and not asked[-1]:
             found[place] = Reason.NO_ROOM
     return asked, found
 

@@ -16,20 +16,32 @@ class TextStream:
         self._stops = [StopString(text) for text in stop]
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
+        self._undecided = ""
         self.stopped = False
 
-    def feed(self, token: int) -> str:
+    def feed(self, token: int, *, scan: bool | None = True) -> str:
         """The text that can be shown after this token. Sets `stopped` when a stop string is complete; then
-        the text ends before it.
+        the text ends before it. `scan`: whether stop strings count in it; None: the next token will tell.
         """
         piece = self._decoder.decode(self._tokenizer.token_bytes(token))
-        return self._release(piece) if self._stops else piece
+        if not self._stops:
+            return piece
+        if scan is None:
+            self._undecided += piece
+            return ""
+        piece, self._undecided = self._undecided + piece, ""
+        if scan:
+            return self._release(piece)
+        shown, self._held = self._held + piece, ""
+        for stop in self._stops:
+            stop.matched = 0
+        return shown
 
     def flush(self) -> str:
         """The text that was held back, for when the answer ends. Empty after a stop string."""
         if self.stopped:
             return ""
-        rest = self._decoder.decode(b"", final=True)
+        rest = self._undecided + self._decoder.decode(b"", final=True)
         shown = self._release(rest) if self._stops else rest
         held, self._held = self._held, ""
         return shown + held

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from time import perf_counter
-from typing import TypeVar, TypeVarTuple, Unpack
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
 from foredraft.engine.absorbing import Absorber, FeaturesOf
-from foredraft.engine.request import Request
+from foredraft.engine.stats import RequestStats
 from foredraft.errors import BackendError, ConfigError, ForedraftError
 from foredraft.protocols import Drafter, Proposer, RequestView
 from foredraft.types import Draft, DraftLimit, Outcome
@@ -24,9 +24,30 @@ USUAL_SIZE = 0.1
 """Parameters of a draft model as a share of its target's."""
 
 
+class Pruner(Protocol):
+    """What of a draft can be accepted at all (`RequestSampler.prune`)."""
+
+    def prune(self, draft: Draft) -> Draft | None: ...
+
+
+class Drafted(Protocol):
+    """A request as it is drafted for."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def view(self) -> RequestView: ...
+    @property
+    def sampler(self) -> Pruner: ...
+    @property
+    def stats(self) -> RequestStats: ...
+
+
 class Drafters:
     """Several drafters as one. A drafter that raises is dropped with a note; the text is not at risk, because
-    verification never trusts a draft. `parameters`: of the target, 0 if unknown. `clock` gives seconds.
+    verification never trusts a draft. `parameters`: of the target, 0 if unknown. `placeholder`: the token
+    of images (`Vision.placeholder`); drafts end before it. `clock` gives seconds. `late`: drafters read a
+    request's text when they first draft for it, and never one of a request that they never draft for.
     """
 
     def __init__(
@@ -36,7 +57,9 @@ class Drafters:
         *,
         trees: bool = False,
         parameters: int = 0,
+        placeholder: int = -1,
         clock: Callable[[], float] = perf_counter,
+        late: bool = False,
     ) -> None:
         self._drafters: dict[str, Drafter] = {}
         self._absorbers: dict[str, Absorber] = {}
@@ -47,7 +70,11 @@ class Drafters:
         self._vocab_size = vocab_size
         self._trees = trees
         self._parameters = parameters
+        self._placeholder = placeholder
         self._clock = clock
+        self._late = late
+        self._unread: dict[int, RequestView] = {}
+        """Requests that no drafter was told of yet."""
         self._unobserved: dict[int, tuple[RequestView, Outcome]] = {}
         self.closed: list[str] = []
         """Those that were closed to make room, by name."""
@@ -85,13 +112,16 @@ class Drafters:
         own = getattr(drafter, "match_length", None)
 
         def match_length(request: RequestView) -> int:
-            if own is None or drafter.name not in self._drafters:
+            if own is None or drafter.name not in self._drafters or request.id in self._unread:
                 return 0
             return self._guard(drafter, _whole, own, request) or 0
 
         return match_length
 
     def start(self, view: RequestView) -> None:
+        if self._late:
+            self._unread[view.id] = view
+            return
         for drafter in self._all():
             self._guard(drafter, drafter.start, view)
 
@@ -136,15 +166,23 @@ class Drafters:
 
     def observe(self, view: RequestView, outcome: Outcome) -> None:
         """A round is over. Drafters observe it before they draft again; several rounds come as one change."""
-        if not self._drafters:
+        if not self._drafters or view.id in self._unread:
             return
-        if view.id in self._unobserved:
-            kept = min(self._unobserved[view.id][1].kept, outcome.kept)
-            outcome = Outcome(kept, ())  # its tokens are those of the text from `kept` on
+        known = self._unobserved.get(view.id)
+        if known is not None:
+            before = known[1]
+            if not before.tokens and before.kept <= outcome.kept:
+                return
+            # Its tokens are those of the text from `kept` on.
+            outcome = Outcome(min(before.kept, outcome.kept), ())
         self._unobserved[view.id] = view, outcome
 
     def _catch_up(self, request: int) -> None:
         """Have all drafters observe what happened to a request."""
+        if request in self._unread:
+            unread = self._unread.pop(request)
+            for drafter in self._all():
+                self._guard(drafter, drafter.start, unread)
         if request not in self._unobserved:
             return
         view, outcome = self._unobserved.pop(request)
@@ -154,6 +192,8 @@ class Drafters:
             self._guard(drafter, drafter.observe, view, outcome)
 
     def stop(self, view: RequestView) -> None:
+        if self._unread.pop(view.id, None) is not None:
+            return
         self._catch_up(view.id)
         self._last.pop(view.id, None)
         for absorber in self._absorbers.values():
@@ -185,7 +225,7 @@ class Drafters:
         self._absorbers.pop(name, None)
 
     def draft(
-        self, requests: Sequence[Request], limits: Limits
+        self, requests: Sequence[Drafted], limits: Limits
     ) -> tuple[list[list[Draft]], dict[str, float]]:
         """The candidates of each request, and the milliseconds that each drafter took."""
         candidates: list[list[Draft]] = [[] for _ in requests]
@@ -210,7 +250,7 @@ class Drafters:
         self,
         drafter: Drafter,
         asked: Sequence[tuple[int, DraftLimit]],
-        requests: Sequence[Request],
+        requests: Sequence[Drafted],
         candidates: list[list[Draft]],
     ) -> None:
         drafts = drafter.draft([(requests[i].view, limit) for i, limit in asked])
@@ -218,9 +258,16 @@ class Drafters:
             if draft is None:
                 continue
             self._check(draft, limit, drafter.name)
-            useful = requests[i].sampler.prune(draft)
+            text = self._before_placeholder(draft)
+            useful = requests[i].sampler.prune(text) if text else None
             if useful is not None:
                 candidates[i].append(useful)
+
+    def _before_placeholder(self, draft: Draft) -> Draft:
+        """Of a draft what comes before a row of an image: such rows are no text."""
+        if self._placeholder not in draft.tokens:
+            return draft
+        return draft.cut(draft.tokens.index(self._placeholder))
 
     def _check(self, draft: Draft, limit: DraftLimit, name: str) -> None:
         if draft.source != name:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Unpack
@@ -13,6 +14,7 @@ from foredraft.config import AUTO, Speculation, as_speculation
 from foredraft.engine.commit import exactness
 from foredraft.engine.decisions import Decisions
 from foredraft.engine.drafting import Drafters
+from foredraft.engine.images import check_rows, unseen, with_rows
 from foredraft.engine.loading import Kept, load_parts
 from foredraft.engine.options import EngineOptions
 from foredraft.engine.prompt import Prompt, check_tokens, encode_prediction, encode_prompt
@@ -21,11 +23,12 @@ from foredraft.engine.round import RoundRunner
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.scoring import Scores, scores_of, with_scores
 from foredraft.engine.speculation import Assembler, Setup, WarmUp
-from foredraft.engine.stats import PlainRound
+from foredraft.engine.stats import AdapterStats, PlainRound
 from foredraft.engine.streams import EventStream, Streams, fold
-from foredraft.errors import ForedraftError, OutOfKVError, RequestError
+from foredraft.engine.thinking import is_chat, thinking_of
+from foredraft.errors import ForedraftError, HostLostError, OutOfKVError, RequestError, quoted
 from foredraft.planner import StaticPlanner
-from foredraft.protocols import Drafter, Model, Planner, RequestView
+from foredraft.protocols import Drafter, Model, Planner, RequestView, scope_with
 from foredraft.registry import check_speculation
 from foredraft.sampling.params import sampling_params, validate_params
 from foredraft.types import Completion, Event, FinishEvent, FinishReason, SamplingOptions, SamplingParams
@@ -38,8 +41,9 @@ class Engine:
 
     Made with `Engine.load` for a model file, or directly around any `Model` and `Drafter` objects. `clock`
     gives seconds, for the planner and deadlines. `max_waiting`: the most requests that may wait for a place;
-    None for any number. `on_finish` is called with every request that ends and must not raise. Not
-    thread-safe. A context manager: leaving it frees the model.
+    None for any number. `on_start` is called with every request that gets a place and how many tokens of its
+    prompt were cached, `on_finish` with every one that ends; they must not raise. Not thread-safe. A context
+    manager: leaving it frees the model.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class Engine:
     ) -> None:
         self.model = model
         self.max_waiting = max_waiting
+        self.on_start: Callable[[RequestView, int], None] | None = None
         self.on_finish: Callable[[RequestView, FinishEvent], None] | None = None
         self._clock = clock
         self._scheduler = Scheduler(model)
@@ -62,6 +67,7 @@ class Engine:
             model.info.vocab_size,
             trees=model.capabilities.trees,
             parameters=model.info.parameters,
+            placeholder=-1 if model.vision is None else model.vision.placeholder,
             clock=clock,
         )
         self._runner = RoundRunner(
@@ -74,6 +80,7 @@ class Engine:
         self._warm_up = WarmUp(model, self._scheduler.cache, clock)
         self._keep(Kept())
         self._next_id = 1
+        self._by_adapter: dict[str, AdapterStats] = {}
         self._closed = False
 
     @classmethod
@@ -122,6 +129,7 @@ class Engine:
 
     def _keep(self, kept: Kept) -> None:
         self._kept = kept
+        self._scheduler.usual_adapter = self._warm_up.adapter = kept.adapter
         self._warm_up.store, self._warm_up.notice = kept.planner_store, kept.options.notice
         self._scheduler.cache.disk = kept.disk
 
@@ -170,23 +178,34 @@ class Engine:
         priority: int = 0,
         deadline_s: float | None = None,
         max_draft: int | None = None,
+        adapter: str | None = None,
     ) -> int:
         """Queue a request; returns its id. Raises RequestError, ContextLengthError, QueueFullError.
 
         `prediction` is text the answer is expected to contain. `scope` separates users: nothing remembered
         from one scope is used in another. Waiting requests of a higher `priority` run first. A request that
         is not answered `deadline_s` seconds from now ends with reason "abort" and an `error`. At most
-        `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it.
+        `max_draft` tokens are drafted in a round for this request: 0 switches drafting off for it. `adapter`:
+        the LoRA adapter to compute it with, "" for none; None is that of the engine's options.
         """
         self._check_open()
         check_scheduling(priority, deadline_s, max_draft)
         self._scheduler.check_queue(self.max_waiting)
         params = validate_params(SamplingParams() if params is None else params, self.model.info.vocab_size)
-        tokens = self.encode(prompt)
+        tokens, images = encode_prompt(self.model.tokenizer, prompt, self.model.vision)
         check_tokens(tokens, self.model.info)
+        if params.thinking is None and is_chat(prompt):
+            params = replace(params, thinking=thinking_of(self.model.tokenizer, tokens))
+        check_rows(images, self.model.vision, self.model.capabilities)
+        if self.model.vision is not None:
+            prepared = {key: self.model.vision.prepare(image) for key, image in unseen(images).items()}
+            images = with_rows(images, prepared)
         expected = encode_prediction(self.model.tokenizer, prediction, self.model.info)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
-        view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, expected)
+        tokens = list(tokens)  # the history grows
+        name = self._kept.adapter if adapter is None else adapter
+        scope = scope_with(scope, self._adapter_key(name))
+        view = RequestView(self._next_id, tokens, params, seed, len(tokens), scope, expected, images, name)
         self._next_id += 1
         request = make_request(
             view,
@@ -201,10 +220,22 @@ class Engine:
         self._scheduler.enqueue(request)
         return view.id
 
+    def _adapter_key(self, name: str) -> str:
+        """Its key, "" for none. Raises RequestError."""
+        known = self.model.adapters
+        if name and name not in known:
+            raise RequestError(
+                f"There is no adapter {quoted(name)}.",
+                hint=f"Loaded are: {', '.join(known)}." if known else "The model was loaded without any.",
+            )
+        return known[name] if name else ""
+
     def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids of a prompt, as `add` would run it. Raises RequestError."""
+        """The token ids of a prompt, as `add` would run it; of images the placeholders of their rows. Raises
+        RequestError.
+        """
         self._check_open()
-        return encode_prompt(self.model.tokenizer, prompt)
+        return encode_prompt(self.model.tokenizer, prompt, self.model.vision).tokens
 
     def abort(self, request_id: int) -> list[Event]:
         """Stop a request now and free its place.
@@ -214,6 +245,16 @@ class Engine:
         """
         self._streams.deliver(self._abort(request_id))
         return self._streams.claim(request_id)
+
+    def stop(self, request_id: int, notice: str) -> list[Event]:
+        """End a request now with the text it has: its reason is "stopped", and `notice` says why.
+
+        Returns what `abort` does.
+        """
+        request = self._scheduler.find(request_id)
+        if request is not None:
+            request.stop(notice)
+        return self.abort(request_id)
 
     def _abort(self, request_id: int) -> list[Event]:
         request = self._scheduler.find(request_id)
@@ -227,8 +268,8 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user: drafters that were left out or failed, and why."""
-        return self._runner.setup.all_notes()
+        """Notes for the user: what to expect of the model as loaded; drafters left out or failed, and why."""
+        return (*self.model.info.notes, *self.setup.all_notes())
 
     @property
     def planner(self) -> Planner:
@@ -250,6 +291,13 @@ class Engine:
         return self._runner.plain_rounds.of(requests)
 
     @property
+    def by_adapter(self) -> Mapping[str, AdapterStats]:
+        """What was drafted for the requests of each adapter that are over; "" is the model alone. Empty if
+        the model has none.
+        """
+        return dict(self._by_adapter) if self.model.adapters else {}
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         self._streams.settle()
@@ -264,6 +312,16 @@ class Engine:
     def running_count(self) -> int:
         """Requests that have a place."""
         return len(self._scheduler.running)
+
+    @property
+    def running_ids(self) -> frozenset[int]:
+        """The requests that have a place."""
+        return frozenset(request.id for request in self._scheduler.running)
+
+    @property
+    def drafting_ids(self) -> frozenset[int]:
+        """Those of them whose drafting is not switched off."""
+        return frozenset(request.id for request in self._scheduler.running if request.max_draft)
 
     @property
     def kv_tokens(self) -> int:
@@ -284,6 +342,11 @@ class Engine:
     def preemptions(self) -> int:
         """How often a request was preempted because the KV cache was full, since the engine was made."""
         return self._scheduler.preemptions
+
+    @property
+    def lost(self) -> bool:
+        """Whether a machine that computes a part of the model is gone: it has to be loaded again."""
+        return self._runner.lost
 
     # --- stepping --------------------------------------------------------------------------------------
 
@@ -306,6 +369,7 @@ class Engine:
             except OutOfKVError as error:
                 self._scheduler.make_room(error)
             except ForedraftError as error:
+                self._runner.lost |= isinstance(error, HostLostError)
                 for request in self._scheduler.running:
                     request.fail(str(error))
         return []
@@ -322,6 +386,8 @@ class Engine:
         setup = self._runner.setup
         setup.planner.start(request.view, setup.drafters.proposers())  # first: it cannot be interrupted long
         setup.drafters.start(request.view)
+        if self.on_start is not None:
+            self.on_start(request.view, request.cached)
 
     def _finish(self, request: Request) -> FinishEvent:
         request.finished_at = request.finished_at or perf_counter()
@@ -330,8 +396,9 @@ class Engine:
             setup.drafters.stop(request.view)
             setup.planner.stop(request.view)
         whole = request.finish is not FinishReason.ERROR and request.notice is None
-        self._scheduler.remove(request, keep=whole)
+        self._scheduler.remove(request, keep=whole and request.view.kept)
         event = self._finish_event(request)
+        self._by_adapter.setdefault(request.view.adapter, AdapterStats()).add(request.stats)
         self._scheduler.cache.observe(event.timings)
         if self.on_finish is not None:
             self.on_finish(request.view, event)
@@ -366,6 +433,7 @@ class Engine:
         *,
         prediction: str | Sequence[int] = "",
         scope: str = "",
+        adapter: str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> EventStream:
         """Generate, yielding a TokenEvent for every token and a FinishEvent at the end.
@@ -374,7 +442,7 @@ class Engine:
         turns; closing one early aborts its request. Raises RequestError, ContextLengthError at once.
         """
         chosen = sampling_params(params, sampling)
-        return self._follow(self.add(prompt, chosen, prediction=prediction, scope=scope))
+        return self._follow(self.add(prompt, chosen, prediction=prediction, scope=scope, adapter=adapter))
 
     def _follow(self, request_id: int) -> EventStream:
         request = self._scheduler.find(request_id)
@@ -387,13 +455,18 @@ class Engine:
         *,
         prediction: str | Sequence[int] = "",
         scope: str = "",
+        adapter: str | None = None,
         **sampling: Unpack[SamplingOptions],
     ) -> Completion:
         """Generate and return the whole answer: the fold of `stream`."""
-        with self.stream(prompt, params, prediction=prediction, scope=scope, **sampling) as events:
+        with self.stream(
+            prompt, params, prediction=prediction, scope=scope, adapter=adapter, **sampling
+        ) as events:
             return fold(events)
 
-    def score(self, prompt: Prompt, *, logprobs: int = 0, scope: str = "") -> Scores:
+    def score(
+        self, prompt: Prompt, *, logprobs: int = 0, scope: str = "", adapter: str | None = None
+    ) -> Scores:
         """Log-probabilities of the prompt's own tokens, each after those before it, with `logprobs`
         alternatives to each. Nothing is generated.
 
@@ -401,7 +474,7 @@ class Engine:
         """
         tokens = self.encode(prompt)
         params = with_scores(SamplingParams(logprobs=logprobs), score_prompt=True, answers=False)
-        with self.stream(tokens, params, scope=scope) as events:
+        with self.stream(prompt, params, scope=scope, adapter=adapter) as events:
             return scores_of(tokens, events)
 
     def run(self, requests: Iterable[int]) -> list[Completion]:

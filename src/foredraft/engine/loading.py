@@ -33,6 +33,7 @@ class Kept:
     `store`: the folder of past outputs; `planner_store`: what is stored of costs and acceptance; `disk`: the
     KV cells of prefixes. None where nothing may be kept, as with a model that was made by hand. `unwatched`:
     why the model was loaded without what a head reads, though a head was to draft; "" if that is not so.
+    `adapter`: that of requests that name none.
     """
 
     options: ModelOptions = field(default_factory=ModelOptions)
@@ -40,17 +41,20 @@ class Kept:
     planner_store: PlannerStore | None = None
     disk: PrefixDisk | None = None
     unwatched: str = ""
+    adapter: str = ""
 
     @classmethod
     def of(cls, model: Model, options: LoadOptions, unwatched: str) -> Self:
         """Opens what is there. Raises ConfigError where the folder of prefixes cannot be used."""
         profiles = ProfileStore(profiles_dir(options.cache_dir))
+        adapter = model.adapters.get(options.adapter, "")
         return cls(
             options.model,
             options.cache_dir / "store" if options.remember else None,
-            PlannerStore(profiles, model.info, remember=options.remember),
+            PlannerStore(profiles, model.info, adapter, remember=options.remember),
             open_disk(model, options.cache_dir, options.prefix_bytes),
             unwatched,
+            options.adapter,
         )
 
 

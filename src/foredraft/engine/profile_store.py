@@ -54,7 +54,9 @@ class ProfileKey:
     `model` is the file's hash, `backend` holds its version. `ubatch` counts only where it is so small that a
     draft is computed in parts, `layers` where some were left off the device. `processor` and `instructions`
     (see `Processor`) tell machines apart that a home directory is shared by, or copied to. `watch`: the
-    hidden states that are returned for heads.
+    hidden states that are returned for heads. `positions`: their scaling, where there is one: what the
+    planner learns depends on the texts that a model writes. `adapter`: the key of the LoRA adapter
+    (`Model.adapters`).
     """
 
     model: str
@@ -67,10 +69,12 @@ class ProfileKey:
     processor: str = ""
     instructions: str = ""
     watch: str = ""
+    positions: str = ""
+    adapter: str = ""
 
 
-def key_of(info: ModelInfo) -> ProfileKey:
-    """The key of a model that is loaded on this machine."""
+def key_of(info: ModelInfo, adapter: str = "") -> ProfileKey:
+    """The key of a model that is loaded on this machine, computed with an adapter."""
     ubatch = info.settings.get("batch", "").rpartition("/")[2]
     return ProfileKey(
         model=info.file_hash,
@@ -83,6 +87,8 @@ def key_of(info: ModelInfo) -> ProfileKey:
         processor=this_processor().name,
         instructions=this_processor().instructions,
         watch=info.settings.get("watch", ""),
+        positions=info.settings.get("positions", ""),
+        adapter=adapter,
     )
 
 
@@ -157,12 +163,15 @@ class ProfileStore:
         return sorted((profile for profile in found if profile), key=lambda profile: profile.name)
 
     def _path(self, key: ProfileKey) -> Path:
-        values = list(asdict(key).values())
-        return self._file(values if key.watch else values[:-1])
+        *values, watch, positions, adapter = asdict(key).values()
+        later = [watch, positions, adapter]  # fields that came later: left out from the last that is empty on
+        while later and not later[-1]:
+            later.pop()
+        return self._file([*values, *later])
 
     def _former_path(self, key: ProfileKey) -> Path:
         """Where version 1 kept it, which knew nothing of processors."""
-        return self._file(list(asdict(key).values())[:-3])
+        return self._file(list(asdict(key).values())[:-5])
 
     def _file(self, identity: Sequence[str]) -> Path:
         return self.folder / f"{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]}.json"

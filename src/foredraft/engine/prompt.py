@@ -1,4 +1,5 @@
-"""What a caller may give as a prompt or a prediction, brought into one form: token ids.
+"""What a caller may give as a prompt or a prediction, brought into one form: token ids, and the images among
+them.
 
 Text, token ids, and messages of a chat, which are fitted to the model's chat template first.
 """
@@ -10,14 +11,19 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from foredraft.engine.chat_images import MarkedMessages, as_parts, encode_with_images, mark_images
 from foredraft.errors import ContextLengthError, RequestError
-from foredraft.protocols import Tokenizer
+from foredraft.images import EncodedPrompt
+from foredraft.protocols import Tokenizer, Vision
 from foredraft.templates.shield import Shield
+from foredraft.templates.thoughts import ThoughtForm
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message, ModelInfo
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or chat messages (which go through the model's chat template)."""
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Message] | EncodedPrompt
+"""Text, token ids, chat messages (which go through the model's chat template), or what those were encoded
+to.
+"""
 
 MAX_TOKEN_CHARACTERS = 128
 """The longest token in use is 128 spaces: no text has more characters for each of its tokens."""
@@ -35,41 +41,47 @@ _PREDICTION_HINT = 'A prediction is text, a list of token ids, or {"type": "cont
 # --- prompts -------------------------------------------------------------------------------------------
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: object) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, prompt: object, vision: Vision | None = None) -> EncodedPrompt:
     """The token ids of a `Prompt`. Raises RequestError for anything that is not one."""
+    if isinstance(prompt, EncodedPrompt):
+        return prompt
     if isinstance(prompt, str):
-        return tokenizer.encode(prompt, special=True, add_bos=True)
+        return EncodedPrompt(tokenizer.encode(prompt, special=True, add_bos=True))
     parts = _items("The prompt", prompt, _PROMPT_HINT)
     if _are_plain(parts):
-        return parts
+        return EncodedPrompt(parts)
     if all(_is_whole(part) for part in parts):
-        return [int(part) for part in parts]
+        return EncodedPrompt([int(part) for part in parts])
     if not all(isinstance(part, Mapping) for part in parts):
         odd = [part for part in parts if not isinstance(part, Mapping) and not _is_whole(part)]
         what = f"is a list with {kind_of(odd[0])} in it" if odd else "mixes token ids and messages"
         raise RequestError(f"The prompt {what}.", hint=_PROMPT_HINT)
-    return encode_chat(tokenizer, parts)
+    return encode_chat(tokenizer, parts, vision=vision)
 
 
 def encode_chat(
     tokenizer: Tokenizer,
-    messages: Sequence[Message],
+    messages: Sequence[Message] | MarkedMessages,
     variables: Mapping[str, object] | None = None,
     *,
-    begun: str = "",
-) -> list[int]:
+    vision: Vision | None = None,
+) -> EncodedPrompt:
     """The token ids of a conversation, up to where the answer begins. `variables` are the template's, such as
-    `tools`. `begun` is the beginning of the answer; it is encoded together with the text before it, because a
-    tokenizer may encode the beginning of a text differently from its middle. Control tokens are those that
-    the template writes: what messages, variables and `begun` spell stays text.
+    `tools`. Control tokens are those that the template writes: what messages and variables spell stays text.
+    Messages whose images were marked before (`mark_images`) may have been changed since, but for the marks.
 
-    Raises RequestError for a message without a role or text, and for what the model's template rejects.
+    Raises RequestError for a message without a role or text, for what the model's template rejects, and for
+    images that the model (`vision`) cannot see.
     """
-    fitting = fitted(normalised(messages), tokenizer.template_traits)
-    shield = Shield(tokenizer.control_texts, fitting, variables or {}, begun)
+    marked = messages if isinstance(messages, MarkedMessages) else mark_images(messages, variables)
+    fitting = fitted(normalised(marked.messages), tokenizer.template_traits)
+    marked = MarkedMessages(list(fitting), marked.images)
+    if vision is not None and vision.marker:
+        fitting = as_parts(fitting, marked.images)
+    shield = Shield(tokenizer.control_texts, fitting, variables or {})
     rendered = tokenizer.apply_chat_template(shield.messages, add_generation_prompt=True, **shield.variables)
-    text, literal = shield.restored(rendered + shield.begun)
-    return tokenizer.encode_rendered(text, literal)
+    text, literal = shield.restored(rendered)
+    return encode_with_images(tokenizer, text, literal, marked, vision)
 
 
 def encode_infill(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
@@ -122,16 +134,30 @@ def check_tokens(tokens: Sequence[int], info: ModelInfo) -> None:
         )
 
 
-def may_be_longer(info: ModelInfo) -> bool:
+def _may_be_longer(info: ModelInfo) -> bool:
     """Whether the model can be loaded with a larger context; true if its training is unknown."""
     return not 0 < info.trained_context <= info.context_length
 
 
+def longer_by(info: ModelInfo) -> str:
+    """The flags that load the model with a larger context; "" if it cannot have one."""
+    if _may_be_longer(info):
+        return "--ctx N"
+    return "--ctx N --rope-scaling yarn" if info.scalable else ""
+
+
 def _too_long_hint(info: ModelInfo) -> str:
-    if not may_be_longer(info):
-        return "Shorten the prompt: the model was not trained for a larger context."
-    trained = f": it was trained for {info.trained_context} tokens" if info.trained_context else ""
-    return f"Shorten the prompt, or load the model with a larger context (--ctx, context_length){trained}."
+    if _may_be_longer(info):
+        trained = f": it was trained for {info.trained_context} tokens" if info.trained_context else ""
+        return (
+            f"Shorten the prompt, or load the model with a larger context (--ctx, context_length){trained}."
+        )
+    if flags := longer_by(info):
+        return (
+            "Shorten the prompt, or load the model with a larger context than it was trained for, by YaRN: "
+            f"{flags} (context_length, rope_scaling)."
+        )
+    return "Shorten the prompt: the model was not trained for a larger context."
 
 
 # --- messages of a chat --------------------------------------------------------------------------------
@@ -151,13 +177,18 @@ def _normalised(message: Message) -> dict[str, Any]:
         raise RequestError("A message has no role.", hint=_MESSAGE_HINT)
     content = message.get("content")
     if content is None or (isinstance(content, list | tuple) and not content):
-        if role != "tool" and (role != "assistant" or not message.get("tool_calls")):
+        if role != "tool" and not (role == "assistant" and _says_something(message)):
             raise RequestError(
                 f"The {role} message has no content.",
                 hint='Only an assistant message with tool_calls may go without; empty text is "".',
             )
         return {**message, "content": ""}
     return {**message, "content": text_of(f"The {role} message", content, _MESSAGE_HINT)}
+
+
+def _says_something(message: Message) -> bool:
+    """Whether an assistant's message without content calls tools, or was cut off in its thought."""
+    return bool(message.get("tool_calls") or message.get("reasoning_content"))
 
 
 def text_of(what: str, content: object, hint: str) -> str:
@@ -199,15 +230,36 @@ def fitted(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> lis
     A system message that the template has no place for is put before the user's next message. Adjacent
     messages of one role are joined where the template wants user and assistant to alternate.
     """
-    given = _system_placed(messages, traits)
+    given = system_placed(messages, traits)
     if traits.alternates:
         given = _alternating(given)
     if traits.typed:
         given = [{**message, "content": [_as_part(message["content"])]} for message in given]
-    return given
+    return [_with_thought(message, traits.thought) for message in given]
 
 
-def _system_placed(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+def _with_thought(message: dict[str, Any], form: ThoughtForm | None) -> dict[str, Any]:
+    """The message with its thought where the template looks for it."""
+    thought, content = message.get("reasoning_content"), message["content"]
+    if form is None or not thought or message["role"] != "assistant":
+        return message
+    match form.place:
+        case "part":
+            parts = [_as_part(content)] if isinstance(content, str) else content
+            return {**message, "content": [{"type": "thinking", "thinking": thought}, *parts]}
+        case "content" if isinstance(content, str):
+            return {**message, "content": f"{form.before}{thought}{form.after}{content}"}
+        case "thinking" if content and "tool_calls" in message:
+            return message  # gpt-oss's template refuses both beside calls
+        case "thinking" | "reasoning" as name:
+            return {**message, name: thought}
+    return message
+
+
+def system_placed(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits) -> list[dict[str, Any]]:
+    """Normalised messages with system messages only where a template with these traits has a place for
+    them; the others are put before the user's next message.
+    """
     given: list[dict[str, Any]] = []
     waiting: list[str] = []
     asked = any(message["role"] == "user" for message in messages)  # some put the system message there

@@ -12,11 +12,12 @@ from foredraft.engine.prefix.disk import Fetch
 from foredraft.engine.scoring import ScoringParams
 from foredraft.engine.stats import RequestStats
 from foredraft.errors import RequestError
+from foredraft.images import keyed
 from foredraft.protocols import RequestView, Tokenizer
-from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.sampler import RequestSampler
+from foredraft.sampling.thought import Tracker, answer_guide, plan_of
 from foredraft.sequences import repeated_length
-from foredraft.types import FinishReason, SamplingParams, Timings, Usage
+from foredraft.types import FinishReason, Place, SamplingParams, Timings, Usage
 
 MIN_REPEATED_TOKENS = 768
 """Tokens that have to be copies for `stop_repetition`: more than fifty rows of a dozen tokens each."""
@@ -37,12 +38,14 @@ class Request:
 
     `computed` counts the tokens of its history that are in the KV cache; the last committed token never is.
     `scored` counts the tokens of its prompt that need no log-probability any more: the first has none.
+    `thought` is where the answer is if its model thinks first, `reasoning` counts the thought's tokens.
     `fetch` is the prefix that is being read from the disk for it.
     """
 
     view: RequestView
     sampler: RequestSampler
     text: TextStream
+    thought: Tracker | None
     end_tokens: frozenset[int]
     """The tokens that end it: the request's own stop tokens, and the model's unless it ignores them."""
     max_total: int
@@ -53,6 +56,7 @@ class Request:
     computed: int = 0
     cached: int = 0
     scored: int = sys.maxsize
+    reasoning: int = 0
     fetch: Fetch | None = None
     finish: FinishReason | None = None
     error: str | None = None
@@ -69,6 +73,11 @@ class Request:
     def turn(self) -> tuple[int, int]:
         """What requests are sorted by: higher priority first, then the one that was added first."""
         return -self.priority, self.id
+
+    @property
+    def place(self) -> Place:
+        """Where its answer is."""
+        return Place.ANSWER if self.thought is None else self.thought.place
 
     @property
     def params(self) -> SamplingParams:
@@ -90,8 +99,15 @@ class Request:
 
     @property
     def reusable(self) -> Sequence[int]:
-        """The tokens whose cells may come from a cache: those whose logits are not needed any more."""
-        return self.view.tokens[: self.scored] if self.scoring else self.view.tokens
+        """The tokens whose cells may come from a cache: those whose logits are not needed any more. Rows of
+        images are replaced by their keys.
+        """
+        return self.view.tokens[: self.scored] if self.scoring else self.keys
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """Its tokens as caches know them (`images.keyed`)."""
+        return keyed(self.view.tokens, self.view.images)
 
     def wanted(self, count: int) -> int:
         """How many of its next `count` rows have to return logits: the last ones."""
@@ -113,7 +129,7 @@ class Request:
         if not self.generated:
             self.first_token_at = perf_counter()
         self.view.tokens.append(token)
-        shown = self.text.feed(token)
+        shown = self.text.feed(token, scan=self._in_answer(token))
         if self._ends(token) or self.text.stopped:
             self.finish = FinishReason.STOP
         elif len(self.view.tokens) >= self.max_total:
@@ -124,6 +140,15 @@ class Request:
             self.finished_at = perf_counter()
         return shown
 
+    def _in_answer(self, token: int) -> bool | None:
+        """Whether stop strings count in this token's text; None if it may turn out to be a thought's mark."""
+        if self.thought is None or self.thought.advance(token):
+            return True
+        if self.thought.place is Place.BEFORE and not self.thought.forced:
+            return None if self.thought.undecided else True
+        self.reasoning = self.generated
+        return False
+
     def fail(self, error: str) -> None:
         """End the request with an error."""
         self.finish, self.error = FinishReason.ERROR, error
@@ -131,6 +156,11 @@ class Request:
     def end_early(self, notice: str) -> None:
         """End the request where no token can follow: what was generated until now is the answer."""
         self.finish, self.notice = FinishReason.LENGTH, notice
+
+    def stop(self, notice: str) -> None:
+        """End the request from outside, unless it has ended: what was generated until now is the answer."""
+        if self.finish is None:
+            self.finish, self.notice = FinishReason.STOPPED, notice
 
     def _ends(self, token: int) -> bool:
         return token in self.end_tokens or len(self.view.tokens) == self.sampler.completed_at
@@ -141,7 +171,14 @@ class Request:
 
     def usage(self) -> Usage:
         accepted, drafted = self.stats.accepted, self.stats.drafted
-        return Usage(self.view.prompt_length, self.generated, self.cached, accepted, drafted - accepted)
+        return Usage(
+            self.view.prompt_length,
+            self.generated,
+            self.cached,
+            accepted,
+            drafted - accepted,
+            self.reasoning,
+        )
 
     def timings(self) -> Timings:
         end = self.finished_at or perf_counter()
@@ -187,19 +224,19 @@ def check_scheduling(priority: object, deadline_s: object, max_draft: object) ->
 
 
 def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int, vocab_size: int) -> Request:
-    """A request that is not admitted yet. Raises RequestError for a constraint that cannot be used, and
-    MissingDependencyError.
+    """A request that is not admitted yet. Raises RequestError for a constraint that cannot be used and for
+    images in a prompt to be scored, and MissingDependencyError.
     """
     params = view.params
-    guide = None
-    if params.constraint is not None:
-        guide = compile_constraint(params.constraint, tokenizer, ignore_eos=params.ignore_eos)
+    plan = plan_of(params, tokenizer)
     limit = context_length
     if isinstance(params, ScoringParams) and not params.answers:
         limit = view.prompt_length
     elif params.max_tokens is not None:
         limit = min(limit, view.prompt_length + params.max_tokens)
     scored = isinstance(params, ScoringParams) and params.score_prompt
+    if scored and view.images:
+        raise RequestError("A prompt with images cannot be scored.", hint="Score the text alone.")
     return Request(
         view=view,
         sampler=RequestSampler(
@@ -208,9 +245,10 @@ def make_request(view: RequestView, tokenizer: Tokenizer, *, context_length: int
             vocab_size=vocab_size,
             end_tokens=tokenizer.end_tokens,
             prompt=view.tokens,
-            guide=guide,
+            guide=answer_guide(params, tokenizer),
         ),
         text=TextStream(tokenizer, params.stop),
+        thought=None if plan is None else Tracker.begin(plan),
         end_tokens=frozenset(params.stop_tokens).union(() if params.ignore_eos else tokenizer.end_tokens),
         max_total=limit,
         scored=1 if scored else view.prompt_length,

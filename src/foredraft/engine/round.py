@@ -13,7 +13,8 @@ from foredraft.engine.request import Request
 from foredraft.engine.scheduler import Scheduler
 from foredraft.engine.speculation import Setup
 from foredraft.engine.stats import PlainRounds
-from foredraft.errors import ForedraftError, OutOfKVError
+from foredraft.errors import ForedraftError, HostLostError, OutOfKVError
+from foredraft.images import spans_within
 from foredraft.protocols import Model
 from foredraft.types import (
     Choice,
@@ -40,7 +41,7 @@ Prefill = Sequence[tuple[Request, int]]
 class RoundRunner:
     """Runs rounds over the scheduler's requests. Requests that end are left marked with `finish`, one that
     cannot go on also with `error`; the others go on. `setup` may be replaced between rounds. `clock` gives
-    seconds.
+    seconds. `lost`: the model lost a machine, and cannot compute any more.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RoundRunner:
         self.plain_rounds = PlainRounds()
         self._clock = clock
         self._late_ms = 0.0
+        self.lost = False
 
     def run(self) -> list[Event]:
         """One target forward. A failure of it other than a full KV cache ends the requests that it was for.
@@ -98,7 +100,7 @@ class RoundRunner:
         rooms = self._rooms(decoding, load)
         able = [view for view, room in zip(views, rooms, strict=True) if room > 0]
         if not able:
-            return Plan([Choice(None, Reason.NO_ROOM)] * len(views))
+            return Plan(_switched_off(decoding, [Choice(None, Reason.NO_ROOM)] * len(views)))
         limits = {name: _within(row, rooms) for name, row in planner.limits(able, load).items()}
         candidates, draft_ms = drafters.draft(decoding, limits)
         found = [its for its, room in zip(candidates, rooms, strict=True) if room > 0]
@@ -108,13 +110,15 @@ class RoundRunner:
             more, more_ms = drafters.draft(decoding, more_limits)
             limits, draft_ms = limits | more_limits, draft_ms | more_ms
             candidates = [[*first, *then] for first, then in zip(candidates, more, strict=True)]
-        return Plan(planner.choose(views, candidates, load), limits, candidates, draft_ms)
+        choices = _switched_off(decoding, planner.choose(views, candidates, load))
+        return Plan(choices, limits, candidates, draft_ms)
 
     def _rooms(self, decoding: Sequence[Request], load: Load) -> list[int]:
         """The most draft tokens that each request and the forward have room for."""
         rows = self._model.capabilities.max_rows - 1
         most = self._model.capabilities.max_batch
-        reserved = min(load.prefill_rows, most // 2)  # drafts must not starve the prompts that wait
+        # Drafts must not starve the prompts that wait.
+        reserved = min(load.prefill_rows, max(most // 2, self._scheduler.least_rows))
         spare = max(0, most - reserved - len(decoding)) // len(decoding)
         return [
             0 if self._model.to_recompute(request.seq) > MAX_RECOMPUTED else min(request.room, rows, spare)
@@ -138,6 +142,7 @@ class RoundRunner:
                     raise
                 drafts = [None] * len(decoding)
             except ForedraftError as error:
+                self.lost |= isinstance(error, HostLostError)
                 for request in (*decoding, *(request for request, _ in prefill)):
                     request.fail(str(error))
                 return None
@@ -242,6 +247,12 @@ class _Done(NamedTuple):
         return [(request, outcome) for request, outcome in both if outcome is not None]
 
 
+def _switched_off(decoding: Sequence[Request], choices: Sequence[Choice]) -> list[Choice]:
+    """The choices, with that reason for requests that want no drafts."""
+    off = Choice(None, Reason.SWITCHED_OFF)
+    return [choice if request.max_draft else off for request, choice in zip(decoding, choices, strict=True)]
+
+
 def _within(row: Sequence[DraftLimit | None], rooms: Sequence[int]) -> list[DraftLimit | None]:
     """The limits of the requests with room, in their places among all, and within that room."""
     limits, found = iter(row), list[DraftLimit | None]()
@@ -264,5 +275,6 @@ def _batch(decoding: Sequence[Request], drafts: Sequence[Draft | None], prefill:
     for request, count in prefill:
         first = request.computed
         tokens = tuple(request.view.tokens[first : first + count])
-        batch.append(Rows(request.seq, first, tokens, request.wanted(count)))
+        images = spans_within(request.view.images, first, first + count)
+        batch.append(Rows(request.seq, first, tokens, request.wanted(count), images=images))
     return batch

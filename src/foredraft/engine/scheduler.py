@@ -7,14 +7,16 @@ When the cache has no room for a forward, prefixes kept from ended requests go f
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from time import perf_counter
 
+from foredraft.engine.images import fitting, least
 from foredraft.engine.prefill import PromptRows, share
 from foredraft.engine.prefix.cache import PrefixCache
 from foredraft.engine.request import Request
 from foredraft.errors import ForedraftError, OutOfKVError, QueueFullError
+from foredraft.images import before_run
 from foredraft.protocols import Model
 from foredraft.types import FinishReason, Load
 
@@ -41,6 +43,8 @@ class Scheduler:
         self.prompt_rows = PromptRows()
         self.running: list[Request] = []
         self.preemptions = 0
+        self.usual_adapter = ""
+        """That of most requests: of these `Load.adapters` is empty."""
         self._full = False
 
     @property
@@ -91,7 +95,8 @@ class Scheduler:
             places -= 1
             if not self._has_fetched(request):
                 continue
-            place = self.cache.acquire(request.reusable, request.view.scope, request.fetch)
+            view = request.view
+            place = self.cache.acquire(request.reusable, view.scope, request.fetch, view.adapter)
             assert place is not None, "there are as many as there are places"
             self.waiting.remove(request)
             self._full, request.fetch = False, None
@@ -151,7 +156,30 @@ class Scheduler:
         """
         prompts = [request for request in self.running if not request.decoding and request.finish is None]
         rows = self.prompt_rows.most(room, decoding=decoding)
-        return share(prompts, rows, self._model.capabilities.max_rows)
+        given = share(prompts, rows, self._model.capabilities.max_rows)
+        return self._between_images(given, room) if self._model.vision is not None else given
+
+    def _between_images(self, given: Sequence[tuple[Request, int]], room: int) -> list[tuple[Request, int]]:
+        """The shares of prompts in a forward with room for `room` rows, so that none cuts an image where its
+        rows belong together. A share may be larger for that, or none; whose turn it is goes first.
+        """
+        chunk = self._model.vision.chunk if self._model.vision is not None else 0
+        found: list[tuple[Request, int]] = []
+        for request, count in sorted(given, key=lambda share: share[0].turn()):
+            rows = fitting(request.view.images, chunk, request.computed, min(count, room), room)
+            if rows:
+                found.append((request, rows))
+                room -= rows
+        return found
+
+    @property
+    def least_rows(self) -> int:
+        """The rows that the next forward should have room for beside decoding: an image's that come next."""
+        if self._model.vision is None:
+            return 0
+        chunk = self._model.vision.chunk
+        coming = [request for request in self.running if not request.decoding and request.finish is None]
+        return max((least(request.view.images, chunk, request.computed) for request in coming), default=0)
 
     def load(self, decoding: list[Request]) -> Load:
         """What the next forward carries, with all that decodes in it."""
@@ -159,11 +187,20 @@ class Scheduler:
         for request in decoding:
             depth = max(depth, request.computed)
             to_recompute += self._model.to_recompute(request.seq)
+        idle, adapters = self._model.idle_threads, self._adapters(decoding)
         if len(decoding) == len(self.running):
-            return Load(len(decoding), 0, depth, to_recompute, self._model.idle_threads)
+            return Load(len(decoding), 0, depth, to_recompute, idle, adapters)
         pending = sum(request.pending for request in self.running if not request.decoding)
         most = self.prompt_rows.most(self._model.capabilities.max_batch, decoding=bool(decoding))
-        return Load(len(decoding), min(pending, most), depth, to_recompute, self._model.idle_threads)
+        most = max(most, self.least_rows)
+        return Load(len(decoding), min(pending, most), depth, to_recompute, idle, adapters)
+
+    def _adapters(self, decoding: list[Request]) -> tuple[str, ...]:
+        """`Load.adapters` of the requests that decode."""
+        if not self._model.adapters:
+            return ()
+        found = sorted({request.view.adapter for request in decoding})
+        return () if found in ([], [self.usual_adapter]) else tuple(found)
 
     def find(self, request_id: int) -> Request | None:
         """The request of that id, or None if it is over."""
@@ -208,7 +245,8 @@ class Scheduler:
         self.running.remove(request)
         self._full = False
         if keep:
-            self.cache.release(request.seq, request.view.tokens[: request.computed])
+            keys = request.keys
+            self.cache.release(request.seq, keys[: before_run(keys, request.computed)])
         else:
             self.cache.drop(request.seq)
 

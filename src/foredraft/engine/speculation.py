@@ -26,13 +26,14 @@ from foredraft.errors import (
     SpeculationStringError,
 )
 from foredraft.library import models_dir, resolve
+from foredraft.library.mmproj import NONE as NO_MMPROJ
 from foredraft.planner import AutoPlanner, StaticPlanner
-from foredraft.protocols import Drafter, DrafterContext, Head, Model, Planner
+from foredraft.protocols import Drafter, DrafterContext, Head, Model, Planner, scope_with
 from foredraft.registry import backend_for, create_drafter
-from foredraft.sampling.constraint import compile_constraint
 from foredraft.sampling.coupled import CoupledSampler
 from foredraft.sampling.guide import Guide
-from foredraft.types import Capabilities, Constraint, ModelInfo, Rollback, Round
+from foredraft.sampling.thought import ThoughtGuide, answer_guide
+from foredraft.types import Capabilities, ModelInfo, Reason, Rollback, Round, SamplingParams, Undrafted
 
 AUTO_STAGES = (
     Stage("suffix", {"min-p": "0.02"}),
@@ -43,6 +44,9 @@ AUTO_STAGES = (
 """What `auto` drafts with when nothing else is named: sources that need no second model. Those that need a
 prediction or a constraint propose nothing for a request without one. The model's head is another, if it has
 one."""
+
+REASON_CODES = {str(reason): reason.name.lower() for reason in (*Reason, *Undrafted)}
+"""A stable code for each reason why nothing is drafted, for programs and translations."""
 
 TRUSTED_ROUNDS = 500
 """Measured rounds from which a stored cost curve needs no second measurement when the model is loaded. One
@@ -73,14 +77,14 @@ class Setup:
         if request.stats.drafted:
             return None
         if self.reason is None and not request.max_draft:
-            return "switched off for this request"
-        return self.why_nothing(latest) or "no draft worth verifying was found for this request"
+            return Reason.SWITCHED_OFF
+        return self.why_nothing(latest) or Undrafted.NOTHING_PAID
 
     def why_nothing(self, latest: str | None) -> str | None:
         """Why nothing is drafted at the moment, whatever the request; None while something is."""
         if self.reason is not None:
             return self.reason
-        return latest if self.drafters else "every drafter failed (see the notes)"
+        return latest if self.drafters else Undrafted.DRAFTERS_FAILED
 
     def all_notes(self) -> tuple[str, ...]:
         """What a user should know: drafters that were left out or failed, and why."""
@@ -114,13 +118,17 @@ class Assembler:
         if made.drafters:
             notes += _rollback_notes(model.capabilities)
         elif reason is None:
-            reason = "none of the drafters asked for can be used"
+            reason = Undrafted.NO_DRAFTER
+        if made.networks and model.adapters:
+            names = ", ".join(stage.name for stage in made.networks)
+            notes.append(f"{names}: drafts without the model's adapters, and may guess worse with them")
         return Setup(
             Drafters(
                 made.drafters,
                 model.info.vocab_size,
                 trees=model.capabilities.trees,
                 parameters=model.info.parameters,
+                placeholder=-1 if model.vision is None else model.vision.placeholder,
                 clock=self.clock,
             ),
             AutoPlanner(model.capabilities) if speculation.adaptive else StaticPlanner(),
@@ -194,12 +202,12 @@ class _Made:
         return self.heads[0] if self.heads else None
 
 
-def _why_impossible(model: Model, speculation: Speculation) -> str | None:
+def _why_impossible(model: Model, speculation: Speculation) -> Undrafted | None:
     if speculation.off:
-        return "speculation is turned off"
+        return Undrafted.TURNED_OFF
     able = model.capabilities
     if able.rollback is Rollback.BOUNDED and able.rollback_bound < able.max_rows - 1:
-        return "this model keeps a recurrent state, which cannot be rolled back to the accepted tokens"
+        return Undrafted.RECURRENT_STATE
     return None
 
 
@@ -245,8 +253,8 @@ def _context(
         on_head(shown)
         return head
 
-    def follow(constraint: Constraint) -> Guide:
-        return compile_constraint(constraint, model.tokenizer)
+    def follow(params: SamplingParams) -> Guide | ThoughtGuide | None:
+        return answer_guide(params, model.tokenizer)
 
     return DrafterContext(
         target=model.info,
@@ -271,6 +279,7 @@ def _draft_options(options: ModelOptions, sequences: int, context_length: int) -
         kv_type=options.kv_type,
         flash_attention=options.flash_attention,
         progress=options.progress,
+        mmproj=NO_MMPROJ,  # rows of images are placeholders to it
         probe=False,  # a draft's arithmetic may differ: only its guesses would
     )
 
@@ -284,6 +293,8 @@ class WarmUp:
     def __init__(self, model: Model, cache: PrefixCache, clock: Callable[[], float]) -> None:
         self.store: PlannerStore | None = None
         self.notice: Callable[[str], None] | None = None
+        self.adapter = ""
+        """What is measured with."""
         self._model = model
         self._cache = cache
         self._clock = clock
@@ -293,6 +304,7 @@ class WarmUp:
         """Prepare a planner. Forwards are measured in a free sequence, so no request may be running."""
         if not isinstance(planner, AutoPlanner):
             return
+        planner.usual_adapter = self.adapter
         known = self.store is not None and self.store.load(planner)
         if self._costs is None:
             self._costs = self._measured(thorough=not known)
@@ -304,7 +316,8 @@ class WarmUp:
             self.store.save(planner)
 
     def _measured(self, *, thorough: bool) -> Sequence[Round]:
-        place = self._cache.acquire([0])
+        scope = scope_with("", self._model.adapters.get(self.adapter, ""))
+        place = self._cache.acquire([0], scope, adapter=self.adapter)
         assert place is not None, "only called while no request is running"
         sizes = SIZES if thorough else BASELINE_SIZES
         costs = measure_costs(self._model, place[0], sizes=sizes, clock=self._clock, notice=self.notice)
@@ -313,14 +326,14 @@ class WarmUp:
 
 
 class PlannerStore:
-    """The stored profile of one model. It is read when speculation is set up and written when it is set up
-    anew or the engine is closed, never while a request is running. Without `remember` only costs are kept,
-    which are the machine's: acceptance comes from texts.
+    """The stored profile of one model, with the `adapter` of that key. It is read when speculation is set up
+    and written when it is set up anew or the engine is closed, never while a request is running.
+    Without `remember` only costs are kept, which are the machine's: acceptance comes from texts.
     """
 
-    def __init__(self, store: ProfileStore, info: ModelInfo, *, remember: bool) -> None:
+    def __init__(self, store: ProfileStore, info: ModelInfo, adapter: str = "", *, remember: bool) -> None:
         self._store = store
-        self._key = key_of(info)
+        self._key = key_of(info, adapter)
         self._name = info.name
         self._remember = remember
         self._known: Profile | None = None

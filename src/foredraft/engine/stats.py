@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
@@ -190,3 +191,32 @@ class RequestStats:
             ms={part: round(ms, 3) for part, ms in self._ms.items()},
             preemptions=self.preemptions,
         )
+
+
+@dataclass(slots=True)
+class AdapterStats:
+    """Totals of the requests of one adapter that are over."""
+
+    requests: int = 0
+    rounds: int = 0
+    committed: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def add(self, request: RequestStats) -> None:
+        """A request is over."""
+        self.requests += 1
+        self.rounds += request.rounds
+        self.committed += request.committed
+        self.drafted += request.drafted
+        self.accepted += request.accepted
+
+    def as_dict(self) -> dict[str, float | None]:
+        """As `GET /v1/speculation` has it."""
+        return {
+            "requests": self.requests,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": round(self.accepted / self.drafted, 4) if self.drafted else None,
+            "tokens_per_forward": round(self.committed / self.rounds, 3) if self.rounds else None,
+        }

@@ -31,7 +31,7 @@ DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PREFERRED_QUANTIZATIONS = ("Q4_K_M", "Q4_0", "Q8_0")
 """Preference among several quantisations if none was named, best first."""
 
-_ORDER = ("bundled", "local", "pulled", "ollama", "lmstudio", "huggingface")
+_ORDER = ("bundled", "local", "pulled", "ollama", "lmstudio", "huggingface", "llamacpp")
 
 
 def models_dir(cache_dir: Path) -> Path:

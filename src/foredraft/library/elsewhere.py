@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foredraft.config import OtherPrograms
 from foredraft.library.hub_cache import cached_models
+from foredraft.library.llamacpp_cache import llamacpp_models
 from foredraft.library.ollama import ollama_models
 from foredraft.library.stored import StoredModel, describe_gguf, gguf_models
 from foredraft.library.survey import ReportSkipped, Survey, no_report
@@ -24,6 +25,7 @@ def usual_places() -> OtherPrograms:
         ollama=(home / ".ollama/models", OLLAMA_SERVICE),
         lmstudio=(home / ".lmstudio/models", home / ".cache/lm-studio/models"),
         huggingface=(home / ".cache/huggingface/hub",),
+        llamacpp=(home / ".cache/llama.cpp", home / "Library/Caches/llama.cpp"),
     )
 
 
@@ -42,6 +44,7 @@ def models_elsewhere(places: OtherPrograms, report: ReportSkipped = no_report) -
         (ollama_models, places.ollama),
         (lmstudio_models, places.lmstudio),
         (cached_models, places.huggingface),
+        (llamacpp_models, places.llamacpp),
     )
     found: list[StoredModel] = []
     for models_in, folders in programs:

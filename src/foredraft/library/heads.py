@@ -106,6 +106,11 @@ def packaged_heads() -> list[Path]:
     return _heads_of(PACKAGED)
 
 
+def known_heads(folder: Path) -> list[Path]:
+    """All heads in `folder`, the models folder, and packaged ones, whatever they belong to."""
+    return list(dict.fromkeys([*_heads_in(folder), *packaged_heads()]))
+
+
 def _ending(stem: str) -> str:
     """The quantisation at the end of a stem, with what separates it."""
     quantization = quantization_of(stem)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from json import JSONDecodeError
 from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from foredraft.errors import BackendError, ConfigError, quoted
 from foredraft.library.hub_errors import translated
-from foredraft.library.hub_gguf import choose_gguf, gguf_files
+from foredraft.library.hub_gguf import choose_gguf, gguf_files, vision_of
 from foredraft.library.hub_safetensors import (
     check_installed,
     choose_safetensors,
@@ -16,7 +18,16 @@ from foredraft.library.hub_safetensors import (
     remove_stale,
 )
 from foredraft.library.repository import SAFETENSORS
-from foredraft.library.transfer import TIMEOUT_S, Progress, RemoteFile, Report, Snapshot, check_space, fetch
+from foredraft.library.transfer import (
+    TIMEOUT_S,
+    Progress,
+    RemoteFile,
+    Report,
+    Snapshot,
+    Stop,
+    check_space,
+    fetch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,34 +40,54 @@ def pull(
     quantization: str | None = None,
     *,
     folder: Path,
+    mmproj: bool = True,
     progress: Progress | None = None,
     notice: Callable[[str], None] | None = None,
     endpoint: str | None = None,
     token: str | None = None,
+    stop: Stop | None = None,
 ) -> Path:
     """Download a model of `repository` ("owner/name") into `folder` (the models folder).
 
     `quantization` is a quantisation of a GGUF ("Q4_0"), the name of a file, or "safetensors" for the weights
-    for PyTorch; None selects the preferred GGUF, or the only one, or safetensors if there is no GGUF;
-    `notice` is then called with the choice. Files are checked against the Hub's digest and appear only when
+    for PyTorch; None selects the preferred GGUF, or the only one, or safetensors if there is no GGUF.
+    With a GGUF comes the file of its vision, if the repository has one, unless `mmproj` is False. `notice` is
+    called with what was chosen unasked. Files are checked against the Hub's digest and appear only when
     they are complete; repeating the call after an interruption continues the download. `endpoint` and `token`
-    None mean the Hub library's own settings.
+    None mean the Hub library's own settings. What `progress` raises ends the download, and so does
+    `stop`, from another thread; it can be continued as after any interruption.
 
     Returns the (first) file of a GGUF, or the folder of safetensors. Raises ModelError, ConfigError,
-    CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError.
+    CapacityError (no disk space), BackendError (no connection, damaged data), MissingDependencyError,
+    PullStoppedError.
     """
+    stop = stop or Stop()
     with translated(repository):
-        snapshot = look_up(repository, endpoint, token)
+        snapshot = replace(look_up(repository, endpoint, token), stop=stop)
+        stop.check()
         target = folder.joinpath(*repository.split("/"))
         if quantization is None and notice is not None and has_safetensors(snapshot):
             notice(_taken(snapshot))
         if not _means_safetensors(snapshot, quantization):
-            return _download(snapshot, choose_gguf(snapshot, quantization), target, progress)[0]
+            model = choose_gguf(snapshot, quantization)
+            vision = vision_of(snapshot, model[0]) if mmproj else []
+            if vision and notice is not None:
+                notice(f"With {vision[0].name}, by which it sees images (--no-mmproj leaves it out).")
+            return _download(snapshot, [*model, *vision], target, progress)[0]
         check_installed(repository)
         wanted = choose_safetensors(snapshot, target)
         _download(snapshot, wanted, target, progress)
         remove_stale(target, wanted)
         return target
+
+
+def parse_name(model: str) -> tuple[str, str | None]:
+    """(repository, quantisation) of `OWNER/NAME[:QUANT]`, or of an address copied from the browser:
+    https://huggingface.co/OWNER/NAME.
+    """
+    place = re.match(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+)", model)
+    repository, _, quantization = (place[1] if place else model).strip().partition(":")
+    return repository, quantization or None
 
 
 def _means_safetensors(snapshot: Snapshot, quantization: str | None) -> bool:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from foredraft.errors import ModelFormatError
+from foredraft.library.regular import read_start
 from foredraft.library.repository import (
     CACHED,
     CONFIG,
@@ -52,9 +53,7 @@ def _snapshots(survey: Survey, folder: Path) -> list[Path]:
     """The folders of the available commits, the newest first."""
     reference, current = folder / "refs" / "main", ""
     with suppress(OSError, ValueError):
-        if reference.is_file():
-            with reference.open(encoding="utf-8") as file:
-                current = file.read(100).strip()
+        current = read_start(reference, 100).decode().strip()
 
     def age(path: Path) -> tuple[bool, float]:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from foredraft.errors import (
     quoted,
 )
 from foredraft.registry import missing_dependency
+
+_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +62,7 @@ def translated(repository: str, *, purpose: str = "Pulling models", again: str =
             hint=f"Try again later. {again}".rstrip(),
         ) from exc
     except transport_error() as exc:
-        reason = str(exc).rstrip(".") or type(exc).__name__
+        reason = _ERRNO.sub("", str(exc)).rstrip(".") or type(exc).__name__
         raise BackendError(
             f"The connection to the Hub failed: {reason}.",
             hint=f"Check the network. {again}".rstrip(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from foredraft.errors import ModelNotFoundError
 from foredraft.library.catalogue import PREFERRED_QUANTIZATIONS
 from foredraft.library.hub_safetensors import has_pickles, has_safetensors
+from foredraft.library.mmproj import fitting
 from foredraft.library.repository import SAFETENSORS
 from foredraft.library.split import is_later_part, split_stem
 from foredraft.library.stored import is_model_name, quantization_of
@@ -39,6 +40,13 @@ def choose_gguf(snapshot: Snapshot, quantization: str | None) -> list[RemoteFile
         (file for file in parts if Path(file.name).parent == Path(first.name).parent),
         key=lambda file: file.name,
     )
+
+
+def vision_of(snapshot: Snapshot, model: RemoteFile) -> list[RemoteFile]:
+    """The file of vision (mmproj) that goes with a model, by its first file; none if there is none."""
+    named = {Path(file.name): file for file in snapshot.files}
+    found = fitting(Path(model.name), sorted(named))
+    return [] if found is None else [named[found]]
 
 
 def _is_part(name: str, stem: str) -> bool:

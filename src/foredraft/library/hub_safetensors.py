@@ -23,6 +23,7 @@ BESIDES = (
     *("generation_config.json", "chat_template.jinja", "chat_template.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", "tekken.json"),
+    *("preprocessor_config.json", "processor_config.json"),  # of models that see
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 )
 """Files that transformers reads besides the weights, if the repository has them."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foredraft.errors import ModelFormatError
+from foredraft.library.regular import is_there
 from foredraft.library.split import model_files
 
 SAFETENSORS = "safetensors"
@@ -31,7 +32,7 @@ INDEX = "model.safetensors.index.json"
 def is_repository(folder: Path) -> bool:
     """Whether a folder can be read and has the Hub's form, with a configuration and safetensors."""
     try:
-        return (folder / CONFIG).is_file() and any(folder.glob(f"*{SUFFIX}"))
+        return is_there(folder / CONFIG) and any(folder.glob(f"*{SUFFIX}"))
     except OSError:
         return False
 
@@ -64,9 +65,9 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     As transformers: `model.safetensors`, else those in its index; in a folder with neither, all existing ones
     and their other parts. Raises ModelFormatError, OSError.
     """
-    if (folder / WEIGHTS).is_file():
+    if is_there(folder / WEIGHTS):
         return (folder / WEIGHTS,)
-    if (folder / INDEX).is_file():
+    if is_there(folder / INDEX):
         return tuple(folder / name for name in indexed(folder / INDEX))
     found = [part for path in sorted(folder.glob(f"*{SUFFIX}")) for part in model_files(path)]
     return tuple(dict.fromkeys(found))
@@ -85,6 +86,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it is larger than {LARGEST_JSON >> 20} MB")
+        if not is_there(path):
+            raise ValueError("it is not a regular file")
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # not JSON or UTF-8, or nested too deeply
         raise ModelFormatError(f"{path} is damaged: {error}.", hint="Pull the repository again.") from None

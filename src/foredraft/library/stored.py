@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from foredraft.errors import ModelFormatError
+from foredraft.library.regular import size_of_file
 from foredraft.library.repository import CONFIG, SAFETENSORS, SUFFIX, folder_name, read_json, weight_files
 from foredraft.library.split import is_later_part, model_files, split_stem
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-Source: TypeAlias = Literal["bundled", "local", "pulled", "ollama", "lmstudio", "huggingface"]
+Source: TypeAlias = Literal["bundled", "local", "pulled", "ollama", "lmstudio", "huggingface", "llamacpp"]
 Format: TypeAlias = Literal["gguf", "safetensors"]
 
 OWN: frozenset[Source] = frozenset({"bundled", "local", "pulled"})
@@ -86,7 +87,7 @@ class StoredModel:
 def describe_gguf(path: Path, source: Source, repository: str = "") -> StoredModel:
     """The model in a GGUF file, or the first part of a split one. No weights are opened."""
     files = model_files(path)
-    sizes = [file.stat().st_size for file in files if file.is_file()]
+    sizes = [size for file in files if (size := size_of_file(file)) is not None]
     return StoredModel(
         path=path,
         source=source,
@@ -107,7 +108,7 @@ def describe_folder(path: Path, source: Source, repository: str = "") -> StoredM
     except (ModelFormatError, OSError):
         damaged = True
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
-    sizes = [file.stat().st_size for file in files if file.is_file()]
+    sizes = [size for file in files if (size := size_of_file(file)) is not None]
     return StoredModel(
         path=path,
         source=source,

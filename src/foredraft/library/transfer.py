@@ -10,14 +10,17 @@ from __future__ import annotations
 import glob
 import hashlib
 import shutil
-from dataclasses import dataclass
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from foredraft.errors import BackendError, ConfigError
 from foredraft.library.hub_errors import disk_full, transport_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 TIMEOUT_S = 30.0
@@ -35,6 +38,45 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int, file: str) -> None: ...
 
 
+class PullStoppedError(Exception):
+    """`Stop.set` was called: the download was cancelled."""
+
+
+class Stop:
+    """Ends a download from another thread, also one that waits for data that does not come."""
+
+    def __init__(self) -> None:
+        self._one = threading.Lock()
+        self._socket: socket.socket | None = None
+        self.is_set = False
+
+    def set(self) -> None:
+        """End the download; it can be continued."""
+        with self._one:
+            self.is_set = True
+            if self._socket is not None:
+                with suppress(OSError):  # it is closed already
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def check(self) -> None:
+        """Raises PullStoppedError if the download is to end."""
+        if self.is_set:
+            raise PullStoppedError
+
+    @contextmanager
+    def over(self, response: Any) -> Iterator[None]:
+        """While this response is read, `set` ends its connection, too."""
+        stream = response.extensions.get("network_stream")
+        with self._one:
+            self._socket = stream.get_extra_info("socket") if stream is not None else None
+        try:
+            self.check()
+            yield
+        finally:
+            with self._one:
+                self._socket = None
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file of the repository. `digest` is the sha256 of a large file, else git's sha1 of its blob."""
@@ -47,7 +89,7 @@ class RemoteFile:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A repository at one commit, so that all parts of a model belong together. `files` are all of its files
-    with harmless names.
+    with harmless names. `stop` ends what is downloaded of it.
     """
 
     repository: str
@@ -55,6 +97,7 @@ class Snapshot:
     files: tuple[RemoteFile, ...]
     endpoint: str | None
     token: str | None
+    stop: Stop = field(default_factory=Stop)
 
 
 @dataclass(slots=True)
@@ -92,8 +135,8 @@ def check_space(files: Sequence[RemoteFile], paths: Sequence[Path]) -> None:
 def fetch(snapshot: Snapshot, file: RemoteFile, path: Path, report: Report) -> None:
     """Download a file to `path`, continuing an earlier run; nothing is requested if it exists already.
 
-    Raises BackendError if it arrives damaged, ConfigError if another process is downloading it, and errors of
-    the Hub's library and the system (see `hub_errors.translated`).
+    Raises BackendError if it arrives damaged, ConfigError if another process is downloading it,
+    PullStoppedError, and errors of the Hub's library and the system (see `hub_errors.translated`).
     """
     import filelock
 
@@ -127,6 +170,7 @@ def _transfer(snapshot: Snapshot, file: RemoteFile, partial: Path, report: Repor
         report(reached)
         while out.tell() < file.size:
             failure: Exception | None = None
+            snapshot.stop.check()
             try:
                 _append(snapshot, file, out, report)
             except HfHubHTTPError:
@@ -160,9 +204,11 @@ def _append(snapshot: Snapshot, file: RemoteFile, out: Any, report: Report) -> N
         ):  # a server without support for ranges sends everything again
             out.seek(0)
             out.truncate()
-        for chunk in response.iter_bytes():
-            out.write(chunk)
-            report(out.tell())
+        with snapshot.stop.over(response):
+            for chunk in response.iter_bytes():
+                out.write(chunk)
+                report(out.tell())
+                snapshot.stop.check()
 
 
 def _verify(file: RemoteFile, partial: Path) -> None:

@@ -84,7 +84,12 @@ class AutoPlanner:
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.cost = CostCurve(ragged=capabilities.ragged)
-        self.acceptance = Acceptance()
+        self.usual_adapter = ""
+        """That of most requests; what is kept between runs is of these."""
+        self._acceptance: dict[str, Acceptance] = {}
+        """By adapter: what is right for one says little of another."""
+        self._adapters: dict[int, str] = {}
+        """Of each request."""
         self._trees = capabilities.trees
         self._merger = TreeMerger()
         self._draft_models = DraftModels()
@@ -111,6 +116,7 @@ class AutoPlanner:
 
     def start(self, request: RequestView, drafters: Sequence[Proposer]) -> None:
         self._accounts[request.id] = Account()
+        self._adapters[request.id] = request.adapter
         self._drafters = drafters
         for drafter in drafters:
             if drafter.costly:
@@ -126,17 +132,28 @@ class AutoPlanner:
         for account in self._accounts.values():  # what it borrowed of them
             account.budget += min(0.0, over.budget) / len(self._accounts)
         self._chosen_at.pop(request.id, None)
-        self.acceptance.forget(request.id)
+        self.acceptance_of(request.id).forget(request.id)
+        self._adapters.pop(request.id, None)
         self._merger.forget(request.id)
         self._recompute.forget(request.id)
         self._draft_models.stop(request, max(0.0, over.left))
+
+    def acceptance_of(self, request: int) -> Acceptance:
+        """The acceptance model of a request's adapter."""
+        return self._acceptance_with(self._adapters.get(request, self.usual_adapter))
+
+    def _acceptance_with(self, adapter: str) -> Acceptance:
+        if adapter not in self._acceptance:
+            self._acceptance[adapter] = Acceptance()
+        return self._acceptance[adapter]
 
     # --- which requests attempt a draft -----------------------------------------------------------------
 
     def limits(
         self, requests: Sequence[RequestView], load: Load
     ) -> Mapping[str, Sequence[DraftLimit | None]]:
-        self.cost.focus(load.depth, load.decoding, load.idle_threads)
+        self.cost.focus(load)
+        self._draft_models.focus(load.adapters)
         unlearnt = RATE * len(self._unlearnt)
         self._budget = sum([self._accounts[request.id].budget + unlearnt for request in requests])
         self._overdraft = OVERDRAFT * len(requests)
@@ -147,7 +164,7 @@ class AutoPlanner:
             return {}
         self._learn_all()
         # Again: what was learnt was of other rounds.
-        self.cost.focus(load.depth, load.decoding, load.idle_threads)
+        self.cost.focus(load)
         if not self.cost.known or self.cost.stale:
             self._attempting, self._reason = frozenset(), Reason.MEASURING
             return {}
@@ -193,7 +210,9 @@ class AutoPlanner:
         """What each draft is expected to save at its best length, in plain rounds of the request."""
         if not drafts:
             return []
-        chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], caution(load.decoding))
+        chains = self.acceptance_of(request.id).survivals(
+            request.id, drafts, request.tokens[-1], caution(load.decoding)
+        )
         cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
         return [gain_of(chain, cost, self.cost.per_request)[0] for chain in chains]
 
@@ -266,7 +285,9 @@ class AutoPlanner:
         deviations = caution(load.decoding)
         least = max(0.005, 0.25 * self.cost.row_cost() / self.cost.per_request)
         self._chosen_at[request.id] = len(request.tokens)
-        chains = self.acceptance.survivals(request.id, drafts, request.tokens[-1], deviations, least)
+        chains = self.acceptance_of(request.id).survivals(
+            request.id, drafts, request.tokens[-1], deviations, least
+        )
         cost = self.cost.costs(max(map(len, chains)) + 1, load.to_recompute)
         for draft, its in zip(drafts, chains, strict=True):
             modesty = draft.confidence[0] / its[0] if draft.confidence and its[0] else None
@@ -379,7 +400,7 @@ class AutoPlanner:
     def _learn(self, measured: Round) -> None:
         drafts = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
         load = measured.load
-        self.cost.focus(load.depth, load.decoding, load.idle_threads)
+        self.cost.focus(load)
         added = self.cost.learn(measured)
         beside_ms = measured.plan_ms
         if self._attempted:
@@ -419,11 +440,11 @@ class AutoPlanner:
         began right.
         """
         if self._chosen_at.pop(request, None) != outcome.kept:  # preempted, and read again, meanwhile
-            self.acceptance.forget(request)
+            self.acceptance_of(request).forget(request)
             self._merger.forget(request)
             return False
         self._merger.score(request, outcome.tokens)
-        scores = self.acceptance.score(request, outcome.tokens)
+        scores = self.acceptance_of(request).score(request, outcome.tokens)
         return any(right for source, right, _ in scores if source not in self._costly)
 
     def _attempt_costs(self, measured: Round) -> dict[int, float]:
@@ -455,6 +476,13 @@ class AutoPlanner:
             self._attempt_ms = median(self._attempts_ms)
         return {request: cost / self.cost.per_request for request, cost in costs.items()}
 
+    # --- what can be asked of it ---------------------------------------------------------------------------
+
+    def token_ms(self) -> dict[str, float]:
+        """Milliseconds that a token of each draft model takes, of those that were measured."""
+        baseline = self.cost.baseline_ms
+        return {name: cost * baseline for name, cost in self._draft_models.token_costs().items()}
+
     # --- what is kept between runs -----------------------------------------------------------------------
 
     def state(self) -> dict[str, object]:
@@ -464,7 +492,7 @@ class AutoPlanner:
             "attempt_ms": round(self._attempt_ms, 4),
             "drafters": self._draft_models.state(),
             "saved": round(self._draft_models.saved, 4),
-            "acceptance": self.acceptance.state(),
+            "acceptance": self._acceptance_with(self.usual_adapter).state(),
         }
 
     def load_state(self, state: Mapping[str, object]) -> None:
@@ -482,7 +510,7 @@ class AutoPlanner:
         if isinstance(saved, float) and 0.0 <= saved <= MAX_SAVED:
             self._draft_models.saved = saved
         if isinstance(acceptance, Mapping):
-            self.acceptance.load_state(acceptance)
+            self._acceptance_with(self.usual_adapter).load_state(acceptance)
 
 
 def _choice(best: _Best | None, length: int) -> Choice:

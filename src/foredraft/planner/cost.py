@@ -16,12 +16,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from foredraft.types import MAX_DRAFT_TOKENS, Round
+from foredraft.planner.cost_key import (
+    USUAL,
+    Condition,
+    Key,
+    band_of,
+    batch_class,
+    depth_of,
+    distance,
+    in_passes,
+)
+from foredraft.types import MAX_DRAFT_TOKENS, Load, Round
 
 PRIOR_SLOPE = 0.45
 """Cost of a further row in V(1) where nothing is known: a processor's, pessimistic on purpose."""
@@ -54,17 +65,11 @@ STALE_ROUNDS = 128
 OUTDATED_ROUNDS = 1000
 """Rounds after which a measurement counts only where it is cheap."""
 
-SHALLOW_TOKENS = 384
-"""Context depth up to which all depths share a curve; each further curve is for twice the depth."""
-
 _LARGEST = MAX_DRAFT_TOKENS + 1
 """Rows of the longest draft and the token before it."""
 
 _KERNEL_ROWS = 8
 """Kernels compute four or eight rows at a time, so that single rows are free now and then."""
-
-_Key = tuple[int, int, int]
-"""Batch class, depth band, and threads left out (`Model.idle_threads`)."""
 
 Point = tuple[int, float, int]
 """Rows, V(n)/V(1), and how many measurements stand behind it."""
@@ -82,21 +87,6 @@ def median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-
-
-def band_of(depth: int) -> int:
-    """The number of the depth band of a context of `depth` tokens."""
-    return (depth // SHALLOW_TOKENS).bit_length()
-
-
-def depth_of(band: int) -> int:
-    """A depth within a band, in tokens."""
-    return SHALLOW_TOKENS // 2 if band == 0 else SHALLOW_TOKENS * 3 // 2 << (band - 1)
-
-
-def batch_class(batch_size: int) -> int:
-    """Batch sizes of one class share a curve: each up to 8 has its own, then 9 to 16, 17 to 32 and so on."""
-    return batch_size if batch_size <= 8 else 5 + (batch_size - 1).bit_length()
 
 
 def pooled(points: Sequence[Point]) -> list[tuple[int, float]]:
@@ -304,14 +294,15 @@ class CostCurve:
 
     def __init__(self, *, ragged: bool = True) -> None:
         self._ragged = ragged
-        self._batch_size, self._key = 1, (1, 0, 0)
+        self._batch_size = 1
+        self._key: Key = (1, 0, USUAL)
         self._curve = RelativeCosts({}, {}, 0)
-        self._curves = {self._key: self._curve}  # by batch class, depth band, threads left out
+        self._curves = {self._key: self._curve}
         self._pass_curve: RelativeCosts | None = None
-        self._pass_curves: dict[_Key, RelativeCosts] = {}  # of drafts that are passes
+        self._pass_curves: dict[Key, RelativeCosts] = {}  # of drafts that are passes
         self._break_even: tuple[tuple[object, ...], float] = (), 1.0
-        self._baselines: dict[int, _Baseline] = {}  # by threads left out
-        self._plain, self._single_ms = self._baselines[0] = _no_baseline()
+        self._baselines: dict[Condition, _Baseline] = {}
+        self._plain, self._single_ms = self._baselines[USUAL] = _no_baseline()
         self._baseline_ms: float | None = 0.0
         self._last_rows = 0  # of the last forward; 0 if it was of another kind
         self._first_ms: float | None = None  # the last forward's, if it was plain and changed the size
@@ -345,40 +336,40 @@ class CostCurve:
     @property
     def baseline_ms(self) -> float:
         """V(1) now, in milliseconds: a rolling median over forwards of all sizes with as many threads as
-        compute now, or before there are any, the last one known; 0 before one is.
+        compute now, and with the same adapters, or before there are any, the last one known; 0 before one is.
         """
         if self._baseline_ms is None:
             self._baseline_ms = median(self._single_ms)
         return self._baseline_ms
 
-    def focus(self, depth: int, batch_size: int, idle_threads: int = 0) -> None:
-        """From now on this is about a context depth, in tokens, a number of requests in the forward, and
-        `Model.idle_threads` (135M on two threads and on one: V(2) 1.11 and 1.24, V(8) 2.3 and 3.3).
+    def focus(self, load: Load) -> None:
+        """From now on this is about forwards with this load: its depth, the number of requests, the threads
+        left out (135M on two threads and on one: V(2) 1.11 and 1.24, V(8) 2.3 and 3.3) and the adapters.
 
-        What is new has a prior: the nearest depth of the nearest batch size that is no larger, first of as
-        many threads.
+        What is new has a prior: the nearest depth of the nearest batch size that is no larger, first of the
+        same adapters and of as many threads. Each further adapter is a pass that costs as much as a plain
+        forward.
         """
-        self._batch_size = max(batch_size, 1)
-        key = batch_class(self._batch_size), band_of(depth), idle_threads
+        self._batch_size = max(load.decoding, 1)
+        condition = load.idle_threads, load.adapters
+        key = batch_class(self._batch_size), band_of(load.depth), condition
         if key == self._key:
             return
-        if idle_threads != self._key[2]:
-            self._change_threads(idle_threads)
+        if condition != self._key[2]:
+            self._change_condition(condition)
         if key not in self._curves:
-            near = min(
-                (known for known in self._curves if known[0] <= key[0]),
-                key=lambda known: (abs(known[2] - key[2]), key[0] - known[0], abs(known[1] - key[1])),
-            )
+            near = min((known for known in self._curves if known[0] <= key[0]), key=partial(distance, key))
             like, now = self._curves[near], self.rounds
-            self._curves[key] = RelativeCosts(like.known(now), {}, now)
+            more = max(0, len(load.adapters) - max(1, len(near[2][1])))
+            self._curves[key] = RelativeCosts(in_passes(like.known(now), more), {}, now)
             if key[0] > 1 and not self._ragged:
                 self._pass_curves[key] = RelativeCosts(self._pass_curves.get(near, like).known(now), {}, now)
         self._key, self._curve = key, self._curves[key]
         self._pass_curve = self._pass_curves.get(key)
 
-    def _change_threads(self, idle_threads: int) -> None:
+    def _change_condition(self, condition: Condition) -> None:
         last_known = self.baseline_ms
-        self._plain, self._single_ms = self._baselines.setdefault(idle_threads, _no_baseline())
+        self._plain, self._single_ms = self._baselines.setdefault(condition, _no_baseline())
         self._baseline_ms = None if self._single_ms else last_known
         self._first_ms = None
 
@@ -490,7 +481,7 @@ class CostCurve:
         """
         load, rows, ms = measured.load, measured.rows, measured.forward_ms
         lengths = [len(outcome.draft) for _, outcome in measured.outcomes if outcome.draft]
-        self.focus(load.depth, load.decoding, load.idle_threads)
+        self.focus(load)
         self.rounds += bool(measured.outcomes)
         if load.prefill_rows or load.to_recompute:
             self._last_rows, self._first_ms = 0, None
@@ -558,11 +549,11 @@ class CostCurve:
         Milliseconds of one request's forwards, by depth and rows, and what a change of size costs; with all
         threads.
         """
-        _, single_ms = self._baselines[0]
+        _, single_ms = self._baselines[USUAL]
         if not single_ms:
             return {}
         baseline_ms = median(single_ms)
-        alone = {band: it for (batch, band, idle), it in self._curves.items() if batch == 1 and not idle}
+        alone = {band: it for (batch, band, how), it in self._curves.items() if (batch, how) == (1, USUAL)}
         curves = {str(depth_of(band)): it for band, it in sorted(alone.items())}
         return {
             "milliseconds": {
@@ -585,7 +576,7 @@ class CostCurve:
                 if min(ms) != 1 or int(depth) < 0 or not all(isfinite(it) and it > 0 for it in ms.values()):
                     raise ValueError(f"no usable costs at a depth of {depth} tokens")
                 costs = {rows: value / ms[1] for rows, value in sorted(ms.items())}
-                curves[1, band_of(int(depth)), 0] = RelativeCosts({}, costs, self.rounds)
+                curves[1, band_of(int(depth)), USUAL] = RelativeCosts({}, costs, self.rounds)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"a damaged cost curve: {error}") from None
         if not 0.0 <= change < inf:

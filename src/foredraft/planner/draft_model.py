@@ -89,6 +89,19 @@ def _rolling(most: int = _WINDOW) -> deque[float]:
 
 
 @dataclass(slots=True)
+class _Worth:
+    """What the drafts of one drafter are worth, with one of `Load.adapters`."""
+
+    wait: int = 0
+    misses: int = 0
+    offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=RECENT))
+    modesty: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Of their first tokens: the drafter's own probability as a share of what it is learnt to be worth. With
+    the target's noise a token is right far more often than it is likely (sampling/coupled.py).
+    """
+
+
+@dataclass(slots=True)
 class _Drafter:
     """What is known of one drafter."""
 
@@ -102,33 +115,32 @@ class _Drafter:
     """Whether a draft takes the same however many tokens it has."""
     reads: int = 0
     """The most tokens of a text that it reads before a draft; 0 for all."""
-    wait: int = 0
-    misses: int = 0
+    worths: dict[tuple[str, ...], _Worth] = field(default_factory=dict)
+    adapters: tuple[str, ...] = ()
+    """With which it drafts in this round (`Load.adapters`)."""
     read: dict[int, int] = field(default_factory=dict)
     """Tokens of each request that it has read."""
     asked: list[tuple[int, int, bool]] = field(default_factory=list)
     """(request, its length, whether the drafter was behind), of this round."""
 
-    offers: deque[Offer] = field(default_factory=lambda: deque(maxlen=RECENT))
-    modesty: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Of their first tokens: the drafter's own probability as a share of what it is learnt to be worth. With
-    the target's noise a token is right far more often than it is likely (sampling/coupled.py).
-    """
+    @property
+    def worth(self) -> _Worth:
+        return self.worths.setdefault(self.adapters, _Worth())
 
     def gain(self, spoken: float = 0.0) -> float:
         """What a draft is expected to save beyond one that saves `spoken`."""
-        return sum([max(0.0, it.gain - spoken) for it in self.offers]) / max(1, len(self.offers))
+        return sum([max(0.0, it.gain - spoken) for it in self.worth.offers]) / max(1, len(self.worth.offers))
 
     @property
     def needed(self) -> float:
         """The budget that verifying a draft that pays usually takes."""
-        paying = [it.needed for it in self.offers if it.gain > 0.0]
+        paying = [it.needed for it in self.worth.offers if it.gain > 0.0]
         return median(paying) if paying else 0.0
 
     @property
     def length(self) -> int:
         """How far to draft: one token further than has paid lately."""
-        return min(max([it.length for it in self.offers], default=PROBE_TOKENS) + 1, MAX_DRAFT_TOKENS)
+        return min(max([it.length for it in self.worth.offers], default=PROBE_TOKENS) + 1, MAX_DRAFT_TOKENS)
 
     @property
     def token_cost(self) -> float:
@@ -161,16 +173,16 @@ class _Drafter:
         """
         plain, one_more = curve.costs(2)
         least = min(0.9, price + max(one_more - plain, 0.0) / curve.per_request)
-        return least * min(1.0, median(self.modesty)) if self.modesty else 0.0
+        return least * min(1.0, median(self.worth.modesty)) if self.worth.modesty else 0.0
 
     def back_off(self, cost: float) -> None:
         """It is probed, which takes `cost` plain rounds: the next probe comes later."""
-        self.misses += 1
-        self.wait = int(min(2 ** max(self.misses - PATIENCE, 0), MAX_WAIT) * cost)
+        self.worth.misses += 1
+        self.worth.wait = int(min(2 ** max(self.worth.misses - PATIENCE, 0), MAX_WAIT) * cost)
 
     def found(self) -> None:
         """It pays: should it no longer, another probe may follow at once."""
-        self.wait, self.misses = 0, min(self.misses, PATIENCE)
+        self.worth.wait, self.worth.misses = 0, min(self.worth.misses, PATIENCE)
 
     def behind(self, request: RequestView) -> int:
         """Chunks to be read before it can draft for the request; 0 where it nearly follows."""
@@ -202,6 +214,11 @@ class DraftModels:
         drafter.size, drafter.reads = proposer.size, proposer.reads
         drafter.at_once = proposer.at_once
 
+    def focus(self, adapters: tuple[str, ...]) -> None:
+        """The round that begins has these `Load.adapters`: what a draft is worth depends on them."""
+        for drafter in self._drafters.values():
+            drafter.adapters = adapters
+
     def costly(self, name: str) -> bool:
         """Whether an attempt of the drafter takes real time, or was never measured."""
         drafter = self._drafters.get(name)
@@ -212,10 +229,10 @@ class DraftModels:
         pay, and its next probe is not due. Called once in a round.
         """
         drafter = self._drafters.get(name)
-        if drafter is None or not drafter.wait:
+        if drafter is None or not drafter.worth.wait:
             return False
-        drafter.wait -= 1
-        return drafter.wait > 0
+        drafter.worth.wait -= 1
+        return drafter.worth.wait > 0
 
     def limits(
         self,
@@ -245,7 +262,7 @@ class DraftModels:
             if granted and probing:
                 drafter.back_off(fixed + granted * price + read)
         if probing and not any(limits):
-            drafter.wait = REFUSED
+            drafter.worth.wait = REFUSED
         drafter.asked = [
             (request.id, len(request.tokens), drafter.behind(request) > 0)
             for request, limit in zip(requests, limits, strict=True)
@@ -299,9 +316,9 @@ class DraftModels:
         drafter = self._drafters.get(name)
         if drafter is None:
             return
-        drafter.offers.append(offer)
+        drafter.worth.offers.append(offer)
         if modesty is not None:
-            drafter.modesty.append(modesty)
+            drafter.worth.modesty.append(modesty)
 
     def _remaining(self, request: RequestView) -> float:
         """Tokens that are likely to follow: the mean of the answers that were longer than this one is by now,
@@ -316,6 +333,11 @@ class DraftModels:
     def asked(self, name: str) -> list[int]:
         """The requests that the drafter, a costly one, drafts for in this round."""
         return [request for request, _, _ in self._drafters[name].asked] if name in self._drafters else []
+
+    def token_costs(self) -> dict[str, float]:
+        """What a token of each draft model takes, in V(1), of those that were measured."""
+        models = {name: it for name, it in self._drafters.items() if it.size and not it.at_once}
+        return {name: it.token_cost for name, it in models.items() if it.tokens}
 
     def measured(self, name: str, cost: float, requests: int, tokens: int, share: float = 1.0) -> float:
         """An attempt of the drafter for `requests` requests cost `cost` in all, for `tokens` draft tokens.

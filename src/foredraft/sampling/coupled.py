@@ -12,6 +12,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +29,10 @@ from foredraft.sampling.processors import (
     truncates,
 )
 from foredraft.sampling.sampler import choose_token, early_bans, processed
-from foredraft.types import Constraint, Logits, Probs, SamplingParams
+from foredraft.types import Logits, Probs, SamplingParams
+
+if TYPE_CHECKING:
+    from foredraft.sampling.thought import ThoughtGuide
 
 REMEMBERED = 64
 """Maximum requests whose rules and counts are cached; the least recently used is rebuilt when needed."""
@@ -43,7 +47,7 @@ class _Request:
     rules: RowRules
     banned: TokenIds
     counts: TokenCounts | None
-    guide: Guide | None
+    guide: Guide | ThoughtGuide | None
     counted: int
     last: int
 
@@ -56,14 +60,14 @@ class CoupledSampler:
     - rules `rejection` and `block`: a draw from q with separate noise, fresh in every round, and q.
 
     The returned probability is the token's under the processed q. `follow` creates the guide of a request's
-    constraint; without it constraints are left to the target.
+    answer; without it constraints are left to the target.
     """
 
     def __init__(
         self,
         vocab_size: int,
         end_tokens: frozenset[int],
-        follow: Callable[[Constraint], Guide] | None = None,
+        follow: Callable[[SamplingParams], Guide | ThoughtGuide | None] | None = None,
     ) -> None:
         self._follow = follow
         self._vocab_size = vocab_size
@@ -134,8 +138,8 @@ class CoupledSampler:
         counts = TokenCounts(self._vocab_size, request.tokens[:start]) if rules.counting else None
         banned = early_bans(params, self._end_tokens)
         guide = None
-        if params.constraint is not None and self._follow is not None:
-            guide = self._follow(params.constraint)
+        if self._follow is not None:
+            guide = self._follow(params)
         last = request.tokens[start - 1] if start else -1
         return _Request(params, request.prompt_length, rules, banned, counts, guide, start, last)
 

@@ -150,7 +150,7 @@ class Guide:
         if draft.probs is not None:
             return draft
         if draft.parents is not None:
-            return _select(draft, self._useful_nodes(draft.tokens, draft.parents))
+            return select(draft, self._useful_nodes(draft.tokens, draft.parents))
         useful = self._useful(draft.tokens)
         return draft.cut(useful) if useful else None
 
@@ -254,8 +254,8 @@ def _without(tokens: frozenset[int], vocab_size: int) -> npt.NDArray[np.uint8]:
     return np.packbits(bits, bitorder="little")
 
 
-def _select(draft: Draft, nodes: Sequence[int]) -> Draft | None:
-    """A tree of these nodes of a tree; each node's parent must be among them."""
+def select(draft: Draft, nodes: Sequence[int]) -> Draft | None:
+    """A tree of these nodes of a tree, None without any; each node's parent must be among them."""
     if not nodes or draft.parents is None:
         return None
     if len(nodes) == len(draft):

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 
 from foredraft.errors import RequestError
-from foredraft.types import Constraint, ConstraintKind, SamplingOptions, SamplingParams, VerifyRule
+from foredraft.types import Constraint, ConstraintKind, SamplingOptions, SamplingParams, Thinking, VerifyRule
 
 SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams))
 """The names of all sampling parameters."""
@@ -75,6 +75,9 @@ def validate_params(params: object, vocab_size: int) -> SamplingParams:
         stop_tokens=_stop_tokens(params.stop_tokens, vocab_size),
         ignore_eos=_switch("ignore_eos", params.ignore_eos),
         stop_repetition=_switch("stop_repetition", params.stop_repetition),
+        reasoning_budget=None
+        if params.reasoning_budget is None
+        else _whole("reasoning_budget", params.reasoning_budget, 0),
         logprobs=None if params.logprobs is None else _whole("logprobs", params.logprobs, 0, vocab_size),
     )
     if checked.max_tokens is not None and checked.min_tokens > checked.max_tokens:
@@ -82,6 +85,8 @@ def validate_params(params: object, vocab_size: int) -> SamplingParams:
     if not isinstance(params.verify, str) or params.verify not in get_args(VerifyRule):
         raise _wrong("verify", params.verify, "one of " + ", ".join(get_args(VerifyRule)))
     _check_constraint(params.constraint)
+    if params.thinking is not None and not isinstance(params.thinking, Thinking):
+        raise _wrong("thinking", params.thinking, "None or a Thinking")
     return checked
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from foredraft.errors import BackendError, NoNextTokenError
+from foredraft.errors import NoNextTokenError, NotNumbersError
 from foredraft.sampling.history import TokenCounts
 from foredraft.sampling.noise import SLICE, Floats, TokenIds, largest_floor
 from foredraft.types import Logits, Probs, SamplingParams
@@ -93,12 +93,13 @@ class RowRules:
 
 
 def peak(row: Logits) -> float:
-    """The largest logit. Raises BackendError for a row with NaN, NoNextTokenError if all are banned."""
+    """The largest logit. Raises NotNumbersError for a row with NaN, NoNextTokenError if all are banned."""
     best = float(row.max())
     if math.isnan(best):
-        raise BackendError(
+        raise NotNumbersError(
             "The model returned logits that are not numbers.",
-            hint="The model file may be damaged, or its KV cache type not precise enough.",
+            hint="The model file may be damaged, its KV cache type not precise enough, or the scale of an "
+            "adapter too large.",
         )
     if best == -math.inf:
         raise NoNextTokenError("No token is allowed.", hint="Relax logit_bias, min_tokens or constraint.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from foredraft.sampling.processors import (
     truncates,
 )
 from foredraft.types import Draft, Logits, Probs, SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from foredraft.sampling.thought import ThoughtGuide
 
 __all__ = ["RequestSampler", "choose_token", "processed", "validate_params"]
 
@@ -74,7 +78,7 @@ class RequestSampler:
         vocab_size: int,
         end_tokens: frozenset[int],
         prompt: Sequence[int],
-        guide: Guide | None = None,
+        guide: Guide | ThoughtGuide | None = None,
     ) -> None:
         self._params = params
         self._guide = guide
@@ -112,7 +116,7 @@ class RequestSampler:
         key = make_key(self._seed, self._length + len(extra), MATCH)
         return choose_token(self._adjust(row, extra), self._params, key)
 
-    def _choose_guided(self, guide: Guide, row: Logits, extra: Sequence[int]) -> int:
+    def _choose_guided(self, guide: Guide | ThoughtGuide, row: Logits, extra: Sequence[int]) -> int:
         row, params = self._adjust(row, extra), self._params
         key = make_key(self._seed, self._length + len(extra), MATCH)
         if not extra:

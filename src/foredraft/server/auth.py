@@ -39,7 +39,9 @@ def _digest(key: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sender of a request. `scope` separates what is learned from texts; limits as in `KeySettings`."""
+    """Sender of a request. `scope` separates what is learned from texts; limits as in `KeySettings`.
+    `key_hash`: of the key; a key that is made anew under the name of another is somebody else.
+    """
 
     name: str
     scope: str
@@ -47,6 +49,12 @@ class Caller:
     requests_per_minute: int | None = None
     max_concurrent: int | None = None
     max_priority: int | None = None
+    key_hash: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """What no other caller has."""
+        return self.key_hash or self.name
 
     def require_admin(self) -> None:
         """Raises PermissionDeniedError unless the caller is the admin."""
@@ -73,6 +81,7 @@ class Authenticator:
                     requests_per_minute=key.requests_per_minute,
                     max_concurrent=key.max_concurrent,
                     max_priority=key.max_priority,
+                    key_hash=key.hash,
                 ),
             )
             for key in keys
@@ -143,14 +152,15 @@ def check_host_header(
     """
     if keys or allow_public or not is_loopback(host) or header is None:
         return
-    if not is_loopback(_without_port(header)):
+    if not is_loopback(without_port(header)):
         raise PermissionDeniedError(
             "This server only answers requests to localhost, but the Host header has another name.",
             hint="Use the address 127.0.0.1. To use another name, configure an API key.",
         )
 
 
-def _without_port(header: str) -> str:
+def without_port(header: str) -> str:
+    """The name or address in a `Host` header."""
     name, colon, port = header.strip().rpartition(":")
     # An address such as [::1] contains colons.
     return name if colon and port.isdigit() and not (":" in name and not name.endswith("]")) else header

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -11,13 +10,17 @@ from urllib.parse import urlsplit
 from foredraft.errors import ConfigError, quoted
 
 NAME_CHARACTERS = 128
+LONGEST_S = 1e9
+"""Seconds, 30 years: operating systems' clocks and timers cannot take any number."""
 _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def wrong(name: str, value: object, allowed: str) -> ConfigError:
     """The error for an invalid value: the setting, the value, and what is valid."""
-    return ConfigError(f"{name}={quoted(value)} is not valid.", hint=f"{name} must be {allowed}.")
+    return ConfigError(
+        f"{name}={quoted(value)} is not valid.", hint=f"{name} must be {allowed}.", setting=name
+    )
 
 
 def whole(name: str, value: object, low: int, high: int | None = None) -> None:
@@ -29,11 +32,11 @@ def whole(name: str, value: object, low: int, high: int | None = None) -> None:
     raise wrong(name, value, f"a whole number{bounds}")
 
 
-def positive(name: str, value: object) -> None:
-    """Check a finite number above 0. Raises ConfigError."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+def seconds(name: str, value: object, most: float = LONGEST_S) -> None:
+    """Check a number of seconds above 0. Raises ConfigError."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most:
         return
-    raise wrong(name, value, "a finite number above 0")
+    raise wrong(name, value, f"a number of seconds above 0, at most {most:.0f}")
 
 
 def switch(name: str, value: object) -> None:
@@ -56,10 +59,14 @@ def text(name: str, value: object) -> None:
 
 
 def model_name(name: str, value: object) -> None:
-    """Check a name that clients send as `model`. Raises ConfigError."""
+    """Check a name that clients send as `model`, also as the end of an address. Raises ConfigError."""
     fits = isinstance(value, str) and 0 < len(value) <= NAME_CHARACTERS and value.isprintable()
     if not fits or any(map(str.isspace, str(value))):
         raise wrong(name, value, f"1 to {NAME_CHARACTERS} printable characters without spaces")
+    if str(value) in (".", "..") or str(value).endswith("/"):
+        raise wrong(
+            name, value, "a name that can end an address: not '.' or '..', and without a '/' at its end"
+        )
 
 
 def key_name(name: str, value: object) -> None:
@@ -80,6 +87,7 @@ def key_hash(name: str, value: object) -> None:
         raise ConfigError(
             f"{name} is not the hash of an API key.",
             hint=f"{name} must be 'sha256:' and 64 hexadecimal digits. 'foredraft keys new' creates one.",
+            setting=name,
         )
 
 

@@ -14,7 +14,7 @@ request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and is ignor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -45,6 +45,18 @@ STOPPING_LOOK_S = 0.1
 
 _OFFER = (b"upgrade", b"http2-settings")
 """Headers that offer another protocol, and their names in the header `connection`."""
+
+
+_STOPPING = "foredraft.stopping"
+"""The key of the event in the scope of a request that `stopping` returns."""
+
+
+def stopping(scope: MutableMapping[str, Any]) -> asyncio.Event:
+    """Set when the server begins to stop: an answer without an end of its own has to end then, because the
+    server waits for it. Never set where the request came over another connection than `Connection`.
+    """
+    event: asyncio.Event = scope.get(_STOPPING) or asyncio.Event()
+    return event
 
 
 class _TooManyError(Exception):
@@ -78,6 +90,7 @@ class Connection(HttpToolsProtocol):
         self._heard = self._head_began = self._read = self._behind = self._busy = monotonic()
         self._unread = 0
         self._cycles: list[RequestResponseCycle] = []  # the running one, and those waiting for it
+        self._stopping = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of requests, in pieces: a head's size counts from the piece after its first."""
@@ -130,6 +143,7 @@ class Connection(HttpToolsProtocol):
         if len(self._unanswered()) >= MOST_WAITING:
             raise _TooManyError
         super().on_message_begin()
+        self.scope[_STOPPING] = self._stopping  # type: ignore[literal-required]
         self._in_head, self._head, self._head_began = True, 0, monotonic()
 
     def on_headers_complete(self) -> None:
@@ -160,6 +174,7 @@ class Connection(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Stop the server's part: the running request is finished, waiting ones are not started."""
         self.pipeline.clear()
+        self._stopping.set()
         self._cycles = self._unanswered()[:1]
         for cycle in self._cycles:
             cycle.keep_alive = False

@@ -18,10 +18,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from foredraft.errors import ForedraftError
+from foredraft.errors import ConfigError, ForedraftError, RequestError
 from foredraft.server.anthropic.errors import anthropic_error, is_anthropic
 from foredraft.server.request_log import current
 from foredraft.server.strict_json import RepeatedKeyError
+from foredraft.server.told import names_of_paths
 from foredraft.server.unknown_fields import MISSPELT
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,16 @@ def _cut(text: str, most: int) -> str:
 
 def of_error(error: ForedraftError) -> dict[str, Any]:
     """The body for a ForedraftError."""
-    return error_body(str(error), status=error.status, code=error.code)
+    param = error.setting if isinstance(error, ConfigError) else None
+    body = error_body(str(error), status=error.status, code=error.code, param=param)
+    if not (current().admin or isinstance(error, RequestError)):  # the log has it whole
+        body["error"]["message"] = names_of_paths(body["error"]["message"])
+    if isinstance(error, ConfigError) and error.others:
+        body["error"]["errors"] = [
+            {"message": _cut(str(each), MOST_MESSAGE), "param": each.setting}
+            for each in (error, *error.others)
+        ]
+    return body
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:

@@ -72,13 +72,15 @@ async def _merged(served: Served, jobs: Sequence[Job]) -> AsyncGenerator[Sequenc
 
 
 def openai_finish(reason: FinishReason) -> str:
-    """OpenAI's `finish_reason`, for strict clients: a repeating answer counts as cut off (length)."""
+    """OpenAI's `finish_reason`, for strict clients: a repeating answer counts as cut off (length),
+    and so does one that was stopped from outside.
+    """
     return str(FinishReason.LENGTH if reason.cut else reason)
 
 
 def stop_reason(reason: FinishReason) -> dict[str, str]:
     """A choice's `stop_reason` as in vLLM, where `openai_finish` is not specific."""
-    return {"stop_reason": str(reason)} if reason is FinishReason.REPETITION else {}
+    return {"stop_reason": str(reason)} if reason in (FinishReason.REPETITION, FinishReason.STOPPED) else {}
 
 
 async def sound(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:

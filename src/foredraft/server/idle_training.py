@@ -139,6 +139,8 @@ def make_command(path: Path, model: ModelSettings, llama_library: str | Path | N
         "--ubatch": model.ubatch,
         "--kv-type": model.kv_type,
     }
+    if model.rpc:
+        options["--rpc"] = ",".join(model.rpc)
     if llama_library is not None:
         options["--llama-library"] = llama_library
     return [*command, *(f"{name}={value}" for name, value in options.items())]

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from foredraft.engine.prompt import check_tokens, encode_prediction
 from foredraft.errors import ContextLengthError, RequestError
+from foredraft.images import EncodedPrompt
 from foredraft.sampling.constraint import compile_constraint
-from foredraft.server.pool import Served
+from foredraft.server.pool import Lease, Served
 from foredraft.server.settings import Limits
 from foredraft.server.worker import Job
 from foredraft.types import SamplingParams
@@ -35,12 +36,14 @@ def with_defaults(params: SamplingParams, served: Served, body: BaseModel) -> Sa
     given = {name for name in given if getattr(body, name) is not None}
     if given & MOST_TOKENS:
         given.add("max_tokens")
+    if params.reasoning_budget is not None:
+        given.add("reasoning_budget")
     return replace(params, **{name: value for name, value in defaults.items() if name not in given})
 
 
 def make_job(
-    served: Served,
-    prompt: Sequence[int],
+    lease: Lease,
+    prompt: Sequence[int] | EncodedPrompt,
     params: SamplingParams,
     *,
     answers: int = 1,
@@ -54,22 +57,26 @@ def make_job(
 
     Raises what `check_limits`, `check_tokens`, `encode_prediction` and `compile_constraint` raise.
     """
+    served = lease.model
     limits = served.limits
-    check_limits(limits, len(prompt), params, answers)
-    check_tokens(prompt, served.info)
+    tokens, images = prompt if isinstance(prompt, EncodedPrompt) else (prompt, ())
+    check_limits(limits, len(tokens), params, answers)
+    check_tokens(tokens, served.info)
     expected = encode_prediction(served.tokenizer, prediction, served.info)
     if params.constraint is not None:
         compile_constraint(params.constraint, served.tokenizer)
     if params.max_tokens is None and limits.max_completion_tokens is not None:
         params = replace(params, max_tokens=limits.max_completion_tokens)
     return Job(
-        prompt=prompt,
+        prompt=tokens,
+        images=images,
         params=params,
         prediction=expected,
         scope=scope,
         priority=priority,
         deadline_s=limits.request_timeout_s,
         max_draft=max_draft,
+        adapter=lease.adapter,
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -32,6 +32,7 @@ from foredraft.engine.engine import Engine
 from foredraft.engine.scoring import PromptEvent
 from foredraft.errors import CapacityError
 from foredraft.server.request_log import current
+from foredraft.server.worker import Ticket
 from foredraft.types import Event, FinishEvent, TokenEvent
 
 if TYPE_CHECKING:
@@ -51,18 +52,25 @@ ENGINE_WAIT_S = 0.25
 
 
 @dataclass(slots=True)
-class _Watch:
-    """A running request: times are `perf_counter` seconds."""
+class Watch:
+    """An answer as it comes: times are `perf_counter` seconds. `count`: tokens until now. `end`: its last
+    event.
+    """
 
     began: float
     first: float | None = None
     last: float = 0.0
     gaps: list[float] = field(default_factory=list)
+    prompt: Sequence[int] = ()
+    ticket: Ticket = field(default_factory=Ticket)
+    count: int = 0
+    end: FinishEvent | None = None
 
     def tokens(self, now: float, count: int) -> list[float]:
         """Note `count` tokens that came together, at least one; returns the seconds from each token to the
         next. The time since the tokens before is divided among them.
         """
+        self.count += count
         if self.first is None:
             self.first, count, each = now, count - 1, 0.0
         else:
@@ -73,10 +81,24 @@ class _Watch:
         return gaps
 
 
+class Observer(Protocol):
+    """Hears of every answer, on the event loop. Its methods must be fast, and not raise."""
+
+    def began(self, watch: Watch) -> None:
+        """An answer has been asked for."""
+
+    def came(self, watch: Watch, gaps: Sequence[float], count: int) -> None:
+        """`count` tokens have come together, with these seconds from each token to the next."""
+
+    def ended(self, watch: Watch, caller: str, *, failed: bool) -> None:
+        """An answer to this caller is over, whole if `watch.end` is there. `failed`: with an error."""
+
+
 class Metrics:
     """All metrics of a server, in a registry of its own."""
 
     def __init__(self) -> None:
+        self.observers: list[Observer] = []
         self._tokens: defaultdict[str, int] = defaultdict(int)
         self.registry = registry = CollectorRegistry()
         model, drafter = ["model"], ["model", "drafter"]
@@ -106,6 +128,7 @@ class Metrics:
         self._requests = counter("requests", "Requests by finish reason", [*model, "finished_reason"])
         self._prompt = counter("prompt_tokens", "Tokens of prompts", model)
         self._cached = counter("prompt_tokens_cached", "Tokens of prompts found in the prefix cache", model)
+        self._texts = counter("embedding_texts", "Texts embedded, or scored against a query", model)
         self._generated = counter("generation_tokens", "Tokens generated, as they come", model)
         self._drafts = counter("spec_decode_num_drafts", "Drafts verified", drafter)
         self._drafted = counter("spec_decode_num_draft_tokens", "Draft tokens verified", drafter)
@@ -121,20 +144,10 @@ class Metrics:
         self._plain = counter(
             "speedup_plain_seconds", "Estimated time of plain rounds for the tokens of those requests", model
         )
-        self._first = Histogram(
-            "foredraft_time_to_first_token_seconds",
-            "Time from the request to its first token",
-            model,
-            buckets=FIRST_TOKEN_BUCKETS,
-            registry=registry,
-        )
-        self._gap = Histogram(
-            "foredraft_inter_token_latency_seconds",
-            "Time between two tokens of a request",
-            model,
-            buckets=GAP_BUCKETS,
-            registry=registry,
-        )
+        name, text = "foredraft_time_to_first_token_seconds", "Time from the request to its first token"
+        self._first = Histogram(name, text, model, buckets=FIRST_TOKEN_BUCKETS, registry=registry)
+        name, text = "foredraft_inter_token_latency_seconds", "Time between two tokens of a request"
+        self._gap = Histogram(name, text, model, buckets=GAP_BUCKETS, registry=registry)
 
     def exposition(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -158,32 +171,68 @@ class Metrics:
         self._memory.remove_by_labels({"model": model})
 
     async def watch(
-        self, model: str, answer: AsyncGenerator[Sequence[Event], None]
+        self, model: str, answer: AsyncGenerator[Sequence[Event], None], watch: Watch | None = None
     ) -> AsyncGenerator[Sequence[Event], None]:
-        """The events of an answer as they come, counted. Leaving it early counts the request as aborted."""
-        watch, end, entry = _Watch(perf_counter()), None, current()
+        """The events of an answer as they come, counted and noted in `watch`. Leaving it early counts the
+        request as aborted.
+        """
+        entry = current()
+        watch = watch or Watch(perf_counter())
+        entry.watches.append(watch)
         # Looked up once; gaps only listed once they have a value.
         gaps: Histogram | None = None
         generated = self._generated.labels(model)
         self._running.labels(model).inc()
+        failed = False
+        for observer in self.observers:
+            observer.began(watch)
         try:
             async with aclosing(answer):
                 async for events in answer:
                     if isinstance(events[-1], FinishEvent):
-                        end = events[-1]
+                        watch.end = events[-1]
                     if count := sum(map(_generated, events)):
                         self._tokens[model] += count
                         generated.inc(count)
-                        for gap in watch.tokens(perf_counter(), count):
+                        came = watch.tokens(perf_counter(), count)
+                        for gap in came:
                             gaps = gaps or self._gap.labels(model)
                             gaps.observe(gap)
+                        for observer in self.observers:
+                            observer.came(watch, came, count)
+                    if entry.transcript is not None:
+                        entry.transcript.add(watch, events)
                     yield events
+        except Exception:
+            failed = True
+            raise
+        finally:
+            failed = failed or (watch.end is not None and watch.end.error is not None)
+            for observer in self.observers:
+                observer.ended(watch, entry.identity or "", failed=failed)
+            self._running.labels(model).dec()
+            self._ended(model, watch, watch.end)
+            entry.answers.append(describe(watch, watch.end))
+
+    @contextmanager
+    def embedding(self, model: str, *, texts: int, tokens: int) -> Iterator[None]:
+        """A request for the vectors, or scores, of `texts` texts, counted while it runs and at its end."""
+        facts: dict[str, Any] = {"finish": "abort", "texts": texts, "prompt_tokens": tokens}
+        self._running.labels(model).inc()
+        try:
+            yield
+            facts["finish"] = "stop"
+            self._prompt.labels(model).inc(tokens)
+            self._texts.labels(model).inc(texts)
+        except Exception:
+            facts["finish"] = "error"
+            raise
         finally:
             self._running.labels(model).dec()
-            self._ended(model, watch, end)
-            entry.answers.append(describe(watch, end))
+            self._requests.labels(model, facts["finish"]).inc()
+            current().answers.append(facts)
 
-    def _ended(self, model: str, watch: _Watch, end: FinishEvent | None) -> None:
+    def _ended(self, model: str, watch: Watch, end: FinishEvent | None) -> None:
         self._requests.labels(model, str(end.reason) if end else "abort").inc()
         if watch.first is not None:
             self._first.labels(model).observe(watch.first - watch.began)
@@ -214,7 +263,7 @@ def _generated(event: Event) -> bool:
     return isinstance(event, TokenEvent) and not isinstance(event, PromptEvent)
 
 
-def describe(watch: _Watch, end: FinishEvent | None) -> dict[str, Any]:
+def describe(watch: Watch, end: FinishEvent | None) -> dict[str, Any]:
     """The figures of an answer for the request log."""
     facts: dict[str, Any] = {"finish": str(end.reason) if end else "abort"}
     if watch.first is not None:
@@ -250,7 +299,10 @@ def metrics_router(pool: ModelPool) -> APIRouter:
 
     @router.get("/metrics", response_model=None)
     async def metrics() -> Response:
-        for name, served in pool.loaded.items():
+        for name, embedder in pool.embedders.items():
+            load = {"num_requests_running": embedder.worker.requests}
+            pool.metrics.loaded(name, load, embedder.info.memory)
+        for name, served in pool.engines.items():
             with suppress(TimeoutError, CapacityError):
                 async with asyncio.timeout(ENGINE_WAIT_S):
                     pool.metrics.loaded(name, await served.worker.call(load_of), served.info.memory)

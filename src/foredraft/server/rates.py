@@ -1,14 +1,17 @@
 """Rate limits: a token bucket and a count of running requests for each caller.
 
-Used by one event loop: nothing here waits, so no lock is needed.
+Used by one event loop: nothing here waits, so no lock is needed. Several servers that count together ask one
+process that holds the `RateLimiter`; `Admit` and `Permission` are what they share with it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Protocol, TypeAlias
 
 from foredraft.errors import RateLimitError, RequestError
 from foredraft.server.auth import Caller
@@ -40,12 +43,46 @@ class _Account:
             )
 
 
-class Permit:
-    """Permission to run one request. Return it when the request has ended, by `release` or by leaving the
-    `with` block.
+class Growing(Protocol):
+    """A permission as who answers the request sees it."""
 
-    `most`: maximum running requests of the caller, None for no limit.
+    async def grow(self, more: int) -> None:
+        """As `Permission.grow`."""
+        ...
+
+
+class Permission(ABC):
+    """To run one request. Return it when the request has ended, by `release` or by leaving the `with`
+    block.
     """
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def grow(self, more: int) -> None:
+        """Count `more` further answers of the request as running. Raises RateLimitError, or RequestError if
+        waiting would not help.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """The request has ended. Calling it again has no effect."""
+
+    def __enter__(self) -> Permission:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+Admit: TypeAlias = Callable[[Caller], Awaitable[Permission]]
+"""Lets a caller's request in. Raises RateLimitError with the seconds to wait."""
+
+
+class Permit(Permission):
+    """A permission of this process. `most`: maximum running requests of the caller, None for no limit."""
 
     __slots__ = ("_account", "_count", "_most")
 
@@ -55,10 +92,8 @@ class Permit:
         self._count = 1
         account.running += 1
 
-    def grow(self, more: int) -> None:
-        """Count `more` further answers of the request as running. Raises RateLimitError, or RequestError if
-        waiting would not help.
-        """
+    async def grow(self, more: int) -> None:
+        """As `Permission.grow`."""
         if self._account is None:
             return
         if self._most is not None and self._count + more > self._most:
@@ -71,18 +106,10 @@ class Permit:
         self._count += more
 
     def release(self) -> None:
-        """The request has ended. Calling it again has no effect."""
+        """As `Permission.release`."""
         if self._account is not None:
             self._account.running -= self._count
             self._account = None
-
-    def __enter__(self) -> Permit:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class RateLimiter:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from foredraft.engine.speculation import REASON_CODES
+from foredraft.server.told import without_paths
 from foredraft.types import FinishEvent, SpeculationStats, Timings
+
+STOPPED_BY_ADMIN = "The administrator stopped this answer."
+STOPPED_BY_OWNER = "The owner of its key stopped this answer."
+NOTICE_CODES = {STOPPED_BY_ADMIN: "stopped_by_admin", STOPPED_BY_OWNER: "stopped_by_owner"}
+"""Codes of notices with a fixed text, for translations."""
 
 
 def timings(values: Timings) -> dict[str, Any]:
@@ -19,19 +26,19 @@ def timings(values: Timings) -> dict[str, Any]:
 
 
 def speculation(stats: SpeculationStats) -> dict[str, Any]:
-    """The `speculation` object of an answer."""
-    return asdict(stats)
+    """The `speculation` object of an answer; `reason_code` is that of a fixed `reason`, for translations."""
+    return {**without_paths(asdict(stats)), "reason_code": REASON_CODES.get(stats.reason or "")}
 
 
 def extras(ends: Sequence[FinishEvent]) -> dict[str, Any]:
     """`timings` and `speculation` of the first answer, as they are added to a response; and why an answer
-    ended early, if one did.
+    ended early, if one did, with the code of that `notice`.
     """
     notices = [end.notice for end in ends if end.notice]
     return {
         "timings": timings(ends[0].timings),
         "speculation": speculation(ends[0].speculation),
-        **({"notice": notices[0]} if notices else {}),
+        **({"notice": notices[0], "notice_code": NOTICE_CODES.get(notices[0])} if notices else {}),
     }
 
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from foredraft.config import AUTO, Dtype, ModelOptions, Speculation, Stage, parse_speculation
+from foredraft.embedding import POOLINGS, Pooling
 from foredraft.engine.options import EngineOptions, model_options
 from foredraft.errors import ConfigError, quoted
+from foredraft.library.adapter_files import LARGEST_SCALE
 from foredraft.registry import check_speculation
 from foredraft.sampling.params import validate_params
 from foredraft.server import checks
 from foredraft.server.checks import is_loopback
+from foredraft.server.image_settings import ImageSettings
 from foredraft.types import SamplingParams
 
 LOCAL_CALLER = "local"
@@ -45,7 +48,7 @@ class Limits:
     """
 
     max_waiting: int = 64
-    max_body_bytes: int = 8 * MIB
+    max_body_bytes: int = 32 * MIB
     max_prompt_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_n: int = 8
@@ -62,7 +65,7 @@ class Limits:
         for name in ("max_prompt_tokens", "max_completion_tokens"):
             if getattr(self, name) is not None:
                 checks.whole(name, getattr(self, name), 1)
-        checks.positive("request_timeout_s", self.request_timeout_s)
+        checks.seconds("request_timeout_s", self.request_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +80,37 @@ class SamplingDefaults:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     max_tokens: int | None = None
+    reasoning_budget: int | None = None
 
     def __post_init__(self) -> None:
-        validate_params(SamplingParams(**self.given()), vocab_size=1)
+        for name, value in self.given().items():
+            try:
+                validate_params(SamplingParams(**{name: value}), vocab_size=1)
+            except ConfigError as error:
+                error.setting = name
+                raise
 
     def given(self) -> dict[str, Any]:
         """The values that are set, as keyword arguments for `SamplingParams`."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSettings:
+    """A LoRA adapter of a model. `name`: what clients send as `model`. `path`: a GGUF file, or for a model in
+    a folder a folder in PEFT's format. `scale`: what its matrices are multiplied by.
+    """
+
+    name: str
+    path: str
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.model_name("name", self.name)
+        checks.text("path", self.path)
+        number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
+        if not number or not abs(self.scale) <= LARGEST_SCALE:  # nor NaN
+            raise checks.wrong("scale", self.scale, "a number of a sensible size, such as 1.0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,23 +120,40 @@ class ModelSettings:
     `path`: a file, or the name of a pulled model. `aliases`: other names that clients may use. `draft_model`:
     a stage `draft-model:model=…` in addition to `speculate`. `sequences`: requests that run at once, each
     with `context_length` tokens. `pinned`: never unloaded, neither to make room nor for being idle.
-    `threads`, `batch`, `ubatch`, `gpu_layers`, `memory`, `kv_type` and `dtype` as in `config.ModelOptions`.
+    `mmproj`, `threads`, `batch`, `ubatch`, `gpu_layers`, `rpc`, `memory`, `kv_type` and `dtype` as in
+    `config.ModelOptions`,
+    `rope_…` and `yarn_orig_ctx` as in `config.Rope`.
+    `adapters`: LoRA adapters that requests choose by name.
+    `replicas`: how many engines answer with it, on Ray (`foredraft.scale`); `max_replicas`: up to how many
+    there are while there are many requests, None for as many as `replicas`.
+    `embeddings`: how the tokens' vectors of a text become one; "auto": as the model's files say, and another
+    value makes an embedding model of any.
     """
 
     path: str
     aliases: tuple[str, ...] = ()
     speculate: str = AUTO
     draft_model: str | None = None
+    mmproj: str | None = None
     context_length: int = _LOADING.context_length
     sequences: int = 4
     threads: int = _LOADING.threads
     batch: int = _LOADING.batch
     ubatch: int = _LOADING.ubatch
     gpu_layers: int = _LOADING.gpu_layers
+    rpc: tuple[str, ...] = ()
     memory: Literal["mmap", "ram"] = _LOADING.memory
     kv_type: str = _LOADING.kv_type
     dtype: Dtype = _LOADING.dtype
+    rope_scaling: Literal["auto", "none", "linear", "yarn"] = _LOADING.rope.scaling
+    rope_scale: float = _LOADING.rope.scale
+    rope_freq_base: float = _LOADING.rope.freq_base
+    yarn_orig_ctx: int = _LOADING.rope.original_context
+    embeddings: Literal["auto", "mean", "cls", "last"] = "auto"
     pinned: bool = False
+    adapters: tuple[AdapterSettings, ...] = ()
+    replicas: int = 1
+    max_replicas: int | None = None
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     def __post_init__(self) -> None:
@@ -118,12 +162,24 @@ class ModelSettings:
             checks.model_name("aliases", alias)
         if self.draft_model is not None:
             checks.text("draft_model", self.draft_model)
+        if self.mmproj is not None:
+            checks.text("mmproj", self.mmproj)
         checks.switch("pinned", self.pinned)
+        if not all(isinstance(it, AdapterSettings) for it in _strings("adapters", self.adapters)):
+            raise checks.wrong("adapters", self.adapters, "a table of adapters by name")
+        checks.whole("replicas", self.replicas, 1)
+        if self.max_replicas is not None:
+            checks.whole("max_replicas", self.max_replicas, self.replicas)
+        checks.choice("embeddings", self.embeddings, ("auto", *POOLINGS))
         if not isinstance(self.sampling, SamplingDefaults):
             raise checks.wrong("sampling", self.sampling, "a table of sampling values")
         if not isinstance(self.speculate, str):
             raise checks.wrong("speculate", self.speculate, "a speculation string such as 'auto' or 'off'")
-        check_speculation(self.speculation())
+        try:
+            check_speculation(self.speculation())
+        except ConfigError as error:
+            error.setting = error.setting or "speculate"
+            raise
         model_options(self.engine_options())
 
     def speculation(self) -> Speculation:
@@ -139,6 +195,7 @@ class ModelSettings:
                 f"draft_model={quoted(self.draft_model)} and speculate={quoted(self.speculate)} contradict "
                 "each other.",
                 hint="Remove draft_model, or remove 'off' and 'draft-model' from speculate.",
+                setting="draft_model",
             )
         return replace(chosen, stages=(*chosen.stages, Stage(DRAFT_MODEL, {"model": self.draft_model})))
 
@@ -151,15 +208,33 @@ class ModelSettings:
             "batch": self.batch,
             "ubatch": self.ubatch,
             "gpu_layers": self.gpu_layers,
+            "rpc": _strings("rpc", self.rpc),
             "memory": self.memory,
             "kv_type": self.kv_type,
+            "mmproj": self.mmproj,
             "dtype": self.dtype,
+            "rope_scaling": self.rope_scaling,
+            "rope_scale": self.rope_scale,
+            "rope_freq_base": self.rope_freq_base,
+            "yarn_orig_ctx": self.yarn_orig_ctx,
+            "adapters": {it.name: f"{it.path}:{float(it.scale)!r}" for it in self.adapters},
         }
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """Its aliases and its adapters' names."""
+        return (*self.aliases, *(adapter.name for adapter in self.adapters))
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """`embeddings`, None where the model's files say it."""
+        return None if self.embeddings == "auto" else self.embeddings
 
     def loads_like(self, other: ModelSettings) -> bool:
         """Whether a model loaded with `other` can be kept under these settings."""
-        return (self.path, self.speculation(), self.engine_options()) == (
+        return (self.path, self.embeddings, self.speculation(), self.engine_options()) == (
             other.path,
+            other.embeddings,
             other.speculation(),
             other.engine_options(),
         )
@@ -219,6 +294,7 @@ class ServerSettings:
     default_model: str | None = None
     any_model_name: bool | None = None
     limits: Limits = field(default_factory=Limits)
+    images: ImageSettings = field(default_factory=ImageSettings)
     keys: tuple[KeySettings, ...] = ()
     admin_key_hash: str | None = None
     cors_origins: tuple[str, ...] = ()
@@ -238,21 +314,30 @@ class ServerSettings:
         self._check_keys()
 
     def find_model(self, name: str | None) -> str | None:
-        """The key in `models` for a name or an alias, or for None of the default. None if there is no such
-        model.
+        """The key in `models` for a name, an alias or an adapter's name, or for None of the default. None if
+        there is no such model.
         """
         if name is None:
             name = self.default_model or next(iter(self.models), None)
         if name is None or name in self.models:
             return name
-        return next((key for key, model in self.models.items() if name in model.aliases), None)
+        return next((key for key, model in self.models.items() if name in model.other_names), None)
+
+    def find_adapter(self, name: str | None) -> AdapterSettings | None:
+        """The adapter that requests for this name are answered with, or for None those that name none."""
+        asked = self.default_model if name is None else name
+        adapters = (adapter for model in self.models.values() for adapter in model.adapters)
+        return next((adapter for adapter in adapters if adapter.name == asked), None)
 
     def answering(self, name: str | None) -> str | None:
         """The key in `models` of the model that answers requests for this name; None if there is none."""
         found = self.find_model(name)
         if found is not None or len(self.models) != 1:
             return found
-        by_any = is_loopback(self.host) if self.any_model_name is None else self.any_model_name
+        several = any(model.adapters for model in self.models.values())  # a misspelt one gets an error
+        by_any = self.any_model_name
+        if by_any is None:
+            by_any = is_loopback(self.host) and not several
         return next(iter(self.models)) if by_any else None
 
     def _check_values(self) -> None:
@@ -265,7 +350,7 @@ class ServerSettings:
         if self.memory_budget_bytes is not None:
             checks.whole("memory_budget_bytes", self.memory_budget_bytes, 1)
         if self.idle_timeout_s is not None:
-            checks.positive("idle_timeout_s", self.idle_timeout_s)
+            checks.seconds("idle_timeout_s", self.idle_timeout_s)
         for name, what in (("cache_dir", "folder"), ("llama_library", "shared library")):
             if not isinstance(getattr(self, name), Path | None):
                 raise checks.wrong(name, getattr(self, name), f"the path of a {what}")
@@ -279,10 +364,12 @@ class ServerSettings:
     def _check_models(self) -> None:
         for name in self.models:
             checks.model_name("models", name)
-        names = [*self.models, *(alias for model in self.models.values() for alias in model.aliases)]
+        names = [*self.models, *(name for model in self.models.values() for name in model.other_names)]
         for twice in _repeated(names):
             raise ConfigError(
-                f"Two models are named {quoted(twice)}.", hint="Use each name and alias only once."
+                f"Two models are named {quoted(twice)}.",
+                hint="Use each name only once: of models, aliases and adapters.",
+                setting="aliases",
             )
         if self.default_model is not None and (
             not isinstance(self.default_model, str) or self.find_model(self.default_model) is None

@@ -1,142 +1,320 @@
 """Edits of the settings file that keep everything else, comments included.
 
-The file is edited as text, because the standard library can read TOML but not write it. The result is then
-parsed: unless exactly the intended values differ, nothing is written.
+The file is read, changed, checked as the server would read it, and written atomically: in one function,
+`edit_file`, which keeps other processes' edits out meanwhile. Who has read the file before says which version
+that was, and a change by somebody else is not lost.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from copy import deepcopy
+import errno
+import hashlib
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from foredraft.errors import ConfigError, quoted
-from foredraft.files import write_atomically
-from foredraft.server.settings import KeySettings
-from foredraft.server.settings_file import parse_settings, parse_toml, read_text
+from foredraft.errors import ConfigError, ModelNotFoundError, SettingsConflictError, quoted
+from foredraft.files import locked, write_atomically
+from foredraft.server.image_settings import ImageSettings
+from foredraft.server.settings import KeySettings, ModelSettings, SamplingDefaults, ServerSettings
+from foredraft.server.settings_file import (
+    parse_settings,
+    parse_toml,
+    read_content,
+    read_text,
+    settings_of,
+    text_of,
+)
+from foredraft.server.toml_edit import UneditableError, with_values
 
 ADMIN = "admin_key_hash"
-_FIELDS = ("name", "hash", "scope", "requests_per_minute", "max_concurrent", "max_priority")
+SAMPLING, ADAPTERS = "sampling", "adapters"
+SECRET = 0o600
+"""The mode of a file with hashes of keys, and of a new one."""
 
-_HEADER = re.compile(r"[ \t]*\[")
-_KEYS_HEADER = re.compile(r"""[ \t]*\[\[[ \t]*(?:keys|"keys"|'keys')[ \t]*\]\]""")
-_ADMIN_LINE = re.compile(rf"""[ \t]*(?:{ADMIN}|"{ADMIN}"|'{ADMIN}')[ \t]*=""")
-
-
-def add_key(path: Path, key: KeySettings) -> None:
-    """Append a key; the file is created if needed. Raises ConfigError, also for a name that is in use."""
-    text, data = _current(path)
-    names = [entry.get("name") for entry in _entries(data)]
-    if key.name in names:
-        raise ConfigError(
-            f"{path} already has a key named {quoted(key.name)}.",
-            hint=f"Choose another name, or remove it first: foredraft keys remove {key.name}",
-        )
-    plain = KeySettings(name=key.name, hash=key.hash)
-    values = {
-        name: getattr(key, name)
-        for name in _FIELDS
-        if name in ("name", "hash") or getattr(key, name) != getattr(plain, name)
-    }
-    end = _line_end(text)
-    before = text + end * ((bool(text) and not text.endswith("\n")) + bool(text))
-    lines = ["[[keys]]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
-    wanted = deepcopy(data)
-    wanted["keys"] = [*_entries(data), values]
-    _write(path, before + "".join(line + end for line in lines), wanted)
+Edit: TypeAlias = Callable[[dict[str, Any]], None]
+"""Changes the file's values in place. May raise ConfigError."""
 
 
-def remove_key(path: Path, name: str) -> int:
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """When an edit is saved: the file has `version` (None: whichever), and `check` raises no ConfigError for
+    the settings that it will have. `dry`: it is never written, only tried.
+    """
+
+    version: str | None = None
+    check: Callable[[ServerSettings], object] = lambda _settings: None
+    dry: bool = False
+
+
+ALWAYS = Condition()
+
+
+# --- keys ----------------------------------------------------------------------------------------------
+
+
+def add_key(
+    path: Path,
+    key: KeySettings,
+    *,
+    admin_key_hash: str | None = None,
+    beside: Sequence[KeySettings] = (),
+    when: Condition = ALWAYS,
+) -> None:
+    """Append a key, after those of `beside` and with the hash of an admin key if one is given; the file is
+    created if needed. Raises ConfigError, also for a name that is in use.
+    """
+
+    def add(data: dict[str, Any]) -> None:
+        if admin_key_hash is not None:
+            data[ADMIN] = admin_key_hash
+        keys = data.setdefault("keys", [])
+        keys += [_not_default(asdict(other), KeySettings) for other in beside]
+        if key.name in [entry.get("name") for entry in keys]:
+            raise ConfigError(
+                f"{path} already has a key named {quoted(key.name)}.",
+                hint=f"Choose another name, or remove it first: foredraft keys remove {key.name}",
+                setting="name",
+            )
+        keys.append(_not_default(asdict(key), KeySettings))
+
+    edit_file(path, add, when=when, mode=SECRET)
+
+
+def remove_key(path: Path, name: str, *, when: Condition = ALWAYS) -> int:
     """Remove a key, with the comments inside its table; returns the number of remaining keys.
 
     Raises ConfigError if there is no key of that name.
     """
-    text, data = _current(path, must_exist=True)
-    names = [entry.get("name") for entry in _entries(data)]
+    remaining = 0
+
+    def remove(data: dict[str, Any]) -> None:
+        nonlocal remaining
+        del data["keys"][_index_of(path, data, name)]
+        remaining = len(data["keys"])
+        if not remaining:
+            del data["keys"]
+
+    edit_file(path, remove, when=when, mode=SECRET, must_exist=True)
+    return remaining
+
+
+def change_key(path: Path, name: str, values: Mapping[str, Any], *, when: Condition = ALWAYS) -> None:
+    """Change some values of a key; None takes the default. Raises ConfigError."""
+
+    def change(data: dict[str, Any]) -> None:
+        _update(data["keys"][_index_of(path, data, name)], values, KeySettings)
+
+    edit_file(path, change, when=when, mode=SECRET, must_exist=True)
+
+
+def set_admin_key(path: Path, key_hash: str | None, *, when: Condition = ALWAYS) -> None:
+    """Set, replace or (None) remove the hash of the admin key. Raises ConfigError."""
+
+    def change(data: dict[str, Any]) -> None:
+        if key_hash is not None:
+            data[ADMIN] = key_hash
+        elif data.pop(ADMIN, None) is None:
+            raise ConfigError(f"{path} has no admin key.", hint="'foredraft keys list' shows the keys.")
+
+    edit_file(path, change, when=when, mode=SECRET, must_exist=key_hash is None)
+
+
+def _index_of(path: Path, data: Mapping[str, Any], name: str) -> int:
+    """A key's place. Raises ConfigError."""
+    names = [entry.get("name") for entry in data.get("keys", [])]
     if name not in names:
         known = ", ".join(map(repr, names)) or "there is none"
         raise ConfigError(f"{path} has no key named {quoted(name)}.", hint=f"Its keys: {known}.")
-    index = names.index(name)
-    wanted = deepcopy(data)
-    del wanted["keys"][index]
-    if not wanted["keys"]:
-        del wanted["keys"]
-    lines = text.splitlines(keepends=True)
-    headers = [at for at, line in enumerate(lines) if _KEYS_HEADER.match(line)]
-    if len(headers) == len(names):
-        start, end = headers[index], _end_of_table(lines, headers[index])
-        del lines[start:end]
-        if start == len(lines) and lines and not lines[-1].strip():
-            del lines[-1]
-    _write(path, "".join(lines), wanted)
-    return len(names) - 1
+    return names.index(name)
 
 
-def set_admin_key(path: Path, key_hash: str | None) -> None:
-    """Set, replace or (None) remove the hash of the admin key. Raises ConfigError."""
-    text, data = _current(path, must_exist=key_hash is None)
-    if key_hash is None and ADMIN not in data:
-        raise ConfigError(f"{path} has no admin key.", hint="'foredraft keys list' shows the keys.")
-    lines = text.splitlines(keepends=True)
-    first_table = next((at for at, line in enumerate(lines) if _HEADER.match(line)), len(lines))
-    line = [] if key_hash is None else [f"{ADMIN} = {_toml(key_hash)}{_line_end(text)}"]
-    old = next((at for at, found in enumerate(lines[:first_table]) if _ADMIN_LINE.match(found)), None)
-    wanted = {name: value for name, value in data.items() if name != ADMIN or key_hash is not None}
-    if key_hash is not None:
-        wanted[ADMIN] = key_hash
-    if old is None:
-        # At the very top: below a table's header it would belong to that table.
-        above_comment = bool(lines) and lines[0].lstrip().startswith(("#", "["))
-        lines[0:0] = [*line, _line_end(text)] if above_comment else line
-    else:
-        lines[old : old + 1] = line
-    _write(path, "".join(lines), wanted)
+# --- models --------------------------------------------------------------------------------------------
 
 
-def _current(path: Path, *, must_exist: bool = False) -> tuple[str, dict[str, Any]]:
-    """The file's text and values. Raises ConfigError for an invalid file, which is not edited."""
-    text = read_text(path) if must_exist or path.exists() else ""
-    parse_settings(text, path)
-    return text, parse_toml(text, path)
+def set_model(
+    path: Path,
+    name: str,
+    values: Mapping[str, Any],
+    *,
+    beside: Mapping[str, ModelSettings] | None = None,
+    when: Condition = ALWAYS,
+) -> None:
+    """Change some values of a model, or add it; None takes the default, and `sampling` holds some values in
+    the same way. `beside`: models that the file gets, too, unless it has them, with all their values; may
+    name the model itself. Raises ConfigError.
+    """
+
+    def change(data: dict[str, Any]) -> None:
+        models = data.setdefault("models", {})
+        _add_models(models, beside or {})
+        _update(models.setdefault(name, {}), values, ModelSettings)
+
+    edit_file(path, change, when=when)
 
 
-def _entries(data: dict[str, Any]) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = data.get("keys", [])
-    return entries
+def remove_model(path: Path, name: str, *, when: Condition = ALWAYS) -> None:
+    """Remove a model, also as the default one. Raises ModelNotFoundError, ConfigError."""
+
+    def remove(data: dict[str, Any]) -> None:
+        model = data.get("models", {}).pop(name, None)
+        if model is None:
+            raise ModelNotFoundError(f"{path} has no model named {quoted(name)}.")
+        if not data["models"]:
+            del data["models"]
+        if data.get("default_model") in (name, *model.get("aliases", ())):
+            del data["default_model"]
+
+    edit_file(path, remove, when=when, must_exist=True)
 
 
-def _end_of_table(lines: list[str], start: int) -> int:
-    """The line after a table's last value, and after one following blank line."""
-    end = next((at for at in range(start + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
-    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-        end -= 1
-    return end + 1 if end < len(lines) and not lines[end].strip() else end
+def set_default_model(
+    path: Path,
+    name: str | None,
+    *,
+    beside: Mapping[str, ModelSettings] | None = None,
+    when: Condition = ALWAYS,
+) -> None:
+    """Set the model for requests without one; None is the first. `beside` as for `set_model`. Raises
+    ConfigError.
+    """
+
+    def change(data: dict[str, Any]) -> None:
+        if beside:
+            _add_models(data.setdefault("models", {}), beside)
+        data.pop("default_model", None) if name is None else data.update(default_model=name)
+
+    edit_file(path, change, when=when)
 
 
-def _line_end(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+def _add_models(models: dict[str, Any], beside: Mapping[str, ModelSettings]) -> None:
+    for name, settings in beside.items():
+        if name not in models:
+            _update(models.setdefault(name, {}), asdict(settings), ModelSettings)
 
 
-def _toml(value: str | int) -> str:
-    """TOML for a number, or for a string without control characters (checked before)."""
-    return json.dumps(value, ensure_ascii=False)
+def _update(table: dict[str, Any], values: Mapping[str, Any], kind: type[Any]) -> None:
+    """Change values of a table; those that are None or the default are left out."""
+    for name, value in values.items():
+        if name == SAMPLING and isinstance(value, Mapping) and kind is ModelSettings:
+            sampling = table.setdefault(name, {})
+            _update(sampling, value, SamplingDefaults)
+            if not sampling:
+                del table[name]
+        elif name == ADAPTERS and isinstance(value, tuple):  # as in the settings, not as in the file
+            if value:
+                table[name] = {it["name"]: {"path": it["path"], "scale": it["scale"]} for it in value}
+        elif value is None or not _not_default({name: value}, kind):
+            table.pop(name, None)
+        else:
+            table[name] = list(value) if isinstance(value, tuple) else value
 
 
-def _write(path: Path, text: str, wanted: dict[str, Any]) -> None:
+def _not_default(values: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """The values that differ from the defaults of their settings."""
+    defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+
+    def is_default(name: str, value: object) -> bool:
+        default = defaults.get(name, MISSING)
+        value = tuple(value) if isinstance(value, list) else value
+        return value == default and isinstance(value, bool) == isinstance(default, bool)
+
+    return {name: value for name, value in values.items() if not is_default(name, value)}
+
+
+# --- images --------------------------------------------------------------------------------------------
+
+
+def set_images(path: Path, values: Mapping[str, Any], *, when: Condition = ALWAYS) -> None:
+    """Change some values of [images]; None takes the default. Raises ConfigError."""
+
+    def change(data: dict[str, Any]) -> None:
+        table = data.setdefault("images", {})
+        _update(table, values, ImageSettings)
+        if not table:
+            del data["images"]
+
+    edit_file(path, change, when=when)
+
+
+# --- the file ------------------------------------------------------------------------------------------
+
+
+def read_file(path: Path) -> tuple[str, str]:
+    """The file's text and its version; both are empty if there is no file. Raises ConfigError."""
+    content = read_content(path)
+    if content is None:
+        return "", ""
+    return text_of(content, path), hashlib.sha256(content).hexdigest()[:32]
+
+
+def edit_file(
+    path: Path,
+    edit: Edit,
+    *,
+    when: Condition = ALWAYS,
+    mode: int | None = None,
+    must_exist: bool = False,
+) -> None:
+    """Change values of the settings file. `mode`: of the file from now on; None keeps it.
+
+    Raises SettingsConflictError if the file has another version by now, ConfigError for values that are not
+    valid, and for a file that cannot be edited or written. Then nothing has changed.
+    """
+    read_text(path) if must_exist else read_file(path)  # a fault is that of reading, not of the lock
+    with _alone(path) as real:
+        text, found = read_file(path)
+        if when.version is not None and when.version != found:
+            raise SettingsConflictError(
+                f"{path} has changed since it was read. Nothing was saved.",
+                hint="Load the settings again, and repeat the change.",
+            )
+        parse_settings(text, path)
+        wanted = parse_toml(text, path)
+        edit(wanted)
+        when.check(settings_of(wanted, path))
+        try:
+            changed = with_values(text, wanted)
+        except UneditableError:
+            raise ConfigError(
+                f"{path} has a form that cannot be edited automatically. Nothing was changed.",
+                hint="Edit it by hand.",
+            ) from None
+        if changed != text and not when.dry:
+            _write(path, real, changed, mode)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """The file itself, if the path is a link to it, while nobody else edits it. Raises ConfigError."""
+    with ExitStack() as held:
+        try:
+            real = path.resolve()
+            held.enter_context(locked(real.with_name(f".{real.name}.lock")))
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle; a NUL character
+            raise _unwritable(path, error) from error
+        yield real
+
+
+def _write(path: Path, real: Path, text: str, mode: int | None) -> None:
+    """Raises ConfigError."""
     try:
-        fits = parse_toml(text, path) == wanted
-    except ConfigError:
-        fits = False
-    if not fits:
-        raise ConfigError(
-            f"{path} has a form that cannot be edited automatically. Nothing was changed.",
-            hint="Edit it by hand: each key is its own [[keys]] table (docs/server-settings.md).",
-        )
-    parse_settings(text, path)
-    try:
-        # Write to the file itself if the path is a link to it.
-        write_atomically(path.resolve(), text.encode())
+        before = stat.S_IMODE(real.stat().st_mode) if real.exists() else SECRET
+        if not before & 0o222:
+            raise PermissionError(errno.EROFS, "it is read-only")
+        write_atomically(real, text.encode(), mode=before if mode is None else mode)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: Exception) -> ConfigError:
+    mounted = isinstance(error, OSError) and error.errno == errno.EBUSY
+    return ConfigError(
+        f"{path} cannot be written: {getattr(error, 'strerror', None) or error}.",
+        hint="A file that is mounted alone, as into a container, cannot be replaced: mount its folder."
+        if mounted
+        else None,
+    )

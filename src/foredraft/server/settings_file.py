@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from foredraft.errors import ConfigError, quoted
-from foredraft.server.settings import KeySettings, Limits, ModelSettings, SamplingDefaults, ServerSettings
+from foredraft.errors import ConfigError, SettingsConflictError, quoted
+from foredraft.server.image_settings import ImageSettings
+from foredraft.server.settings import (
+    AdapterSettings,
+    KeySettings,
+    Limits,
+    ModelSettings,
+    SamplingDefaults,
+    ServerSettings,
+)
 
 FILE_NAME = "foredraft.toml"
 """The default settings file, in the current folder."""
@@ -29,11 +37,29 @@ NEEDS_RESTART = (
 
 HINTS = {
     ModelSettings: "path is a file, or the name of a pulled model.",
+    AdapterSettings: "path is a GGUF file, or a folder in PEFT's format.",
     KeySettings: "'foredraft keys new' writes the whole table.",
 }
 """Hints for a missing required key, by table."""
 
-Table = TypeVar("Table", Limits, ModelSettings, SamplingDefaults, KeySettings, ServerSettings)
+OTHER_NAMES = {
+    "ctx": ("context_length",),
+    "ctx_size": ("context_length",),
+    "lora": ("adapters",),
+    "rope": ("rope_scaling",),
+}
+"""Keys by which a setting is called elsewhere, such as at the command line."""
+
+Table = TypeVar(
+    "Table",
+    Limits,
+    ImageSettings,
+    ModelSettings,
+    AdapterSettings,
+    SamplingDefaults,
+    KeySettings,
+    ServerSettings,
+)
 
 
 # --- reading -------------------------------------------------------------------------------------------
@@ -48,17 +74,31 @@ def read_settings(path: Path) -> ServerSettings:
 
 def read_text(path: Path) -> str:
     """The file's text, with its line ends unchanged. Raises ConfigError."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
+    content = read_content(path)
+    if content is None:
         raise ConfigError(
             f"There is no settings file {path}.", hint="'foredraft keys new NAME' starts one with a key."
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text.", hint="A settings file is TOML in UTF-8.") from None
+        )
+    return text_of(content, path)
+
+
+def read_content(path: Path) -> bytes | None:
+    """The file's bytes; None if there is no file. Raises ConfigError."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"The settings file {path} cannot be read: {reason}.") from error
+
+
+def text_of(content: bytes, path: Path) -> str:
+    """The text of a file with this content. Raises ConfigError."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.", hint="A settings file is TOML in UTF-8.") from None
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
@@ -67,14 +107,17 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ConfigError(
-            f"{path} is not valid TOML: {reason}.", hint="Put strings in quotes; see docs/server-settings.md."
-        ) from None
+        raise ConfigError(f"{path} is not valid TOML: {reason}.", hint="Put strings in quotes.") from None
 
 
 def parse_settings(text: str, path: Path) -> ServerSettings:
     """The settings in a file's text. Relative paths are relative to the file's folder. Raises ConfigError."""
-    return _Reader(path).settings(parse_toml(text, path))
+    return settings_of(parse_toml(text, path), path)
+
+
+def settings_of(data: Mapping[str, Any], path: Path) -> ServerSettings:
+    """The settings that a file with these values would have. Raises ConfigError."""
+    return _Reader(path).settings(data)
 
 
 class _Reader:
@@ -87,6 +130,7 @@ class _Reader:
         models = self._table(values.get("models", {}), "[models]")
         values["models"] = {name: self._model(name, value) for name, value in models.items()}
         values["limits"] = self._made(Limits, values.get("limits", {}), "[limits]")
+        values["images"] = self._images(values.get("images", {}))
         values["keys"] = tuple(
             self._made(KeySettings, key, f"[[keys]] number {number}")
             for number, key in enumerate(self._tables(values.get("keys", []), "[[keys]]"), 1)
@@ -100,9 +144,24 @@ class _Reader:
         values = self._known(ModelSettings, self._table(data, where), where)
         sampling = f"[models.{name}.sampling]"
         values["sampling"] = self._made(SamplingDefaults, values.get("sampling", {}), sampling)
-        for key in {"path", "draft_model"} & set(values):
+        for key in {"path", "draft_model", "mmproj"} & set(values):
             values[key] = self._anchored(values[key])
+        adapters = self._table(values.get("adapters", {}), f"[models.{name}.adapters]")
+        values["adapters"] = tuple(self._adapter(name, its, value) for its, value in adapters.items())
         return self._made(ModelSettings, values, where)
+
+    def _images(self, data: object) -> ImageSettings:
+        values = self._known(ImageSettings, self._table(data, "[images]"), "[images]")
+        if isinstance(values.get("folders"), tuple):
+            values["folders"] = tuple(map(self._path_of, values["folders"]))
+        return self._made(ImageSettings, values, "[images]")
+
+    def _adapter(self, model: str, name: str, data: object) -> AdapterSettings:
+        where = f"[models.{model}.adapters.{name}]"
+        values = self._known(AdapterSettings, {"name": name, **self._table(data, where)}, where)
+        if isinstance(path := values.get("path"), str) and path:
+            values["path"] = str(self._path_of(path))
+        return self._made(AdapterSettings, values, where)
 
     def _made(self, kind: type[Table], data: object, where: str) -> Table:
         values = self._known(kind, self._table(data, where), where)
@@ -112,21 +171,25 @@ class _Reader:
             if field.default is MISSING and field.default_factory is MISSING and field.name not in values
         ]
         if missing:
-            raise self._error(where, ConfigError(f"{missing[0]} is missing.", hint=HINTS[kind]))
+            error = ConfigError(f"{missing[0]} is missing.", hint=HINTS[kind], setting=missing[0])
+            raise self._error(where, error)
         try:
             return kind(**values)
-        except ConfigError as error:
-            raise self._error(where, error) from None
+        except ConfigError as invalid:
+            raise self._error(where, invalid) from None
 
     def _known(self, kind: type[Any], data: Mapping[str, Any], where: str) -> dict[str, Any]:
         """A table's values, with lists as tuples. Raises ConfigError for an unknown key."""
         valid = [field.name for field in fields(kind)]
         for key in data:
             if key not in valid:
-                near = difflib.get_close_matches(key, valid, n=1)
+                near = [known for known in OTHER_NAMES.get(key, ()) if known in valid]
+                near = near or difflib.get_close_matches(key, valid, n=1)
                 guess = f"Did you mean {quoted(near[0])}? " if near else ""
                 error = ConfigError(
-                    f"there is no key {quoted(key)}.", hint=f"{guess}Valid keys: {', '.join(valid)}."
+                    f"there is no key {quoted(key)}.",
+                    hint=f"{guess}Valid keys: {', '.join(valid)}.",
+                    setting=key,
                 )
                 raise self._error(where, error)
         return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
@@ -167,7 +230,10 @@ class _Reader:
             return Path(value)
 
     def _error(self, where: str, error: ConfigError) -> ConfigError:
-        return ConfigError(f"{self._path}, {where}: {error.message}", hint=error.hint)
+        setting = error.setting
+        if where.endswith(".sampling]"):
+            setting = f"sampling.{setting}" if setting else "sampling"
+        return ConfigError(f"{self._path}, {where}: {error.message}", hint=error.hint, setting=setting)
 
 
 # --- what changed --------------------------------------------------------------------------------------
@@ -207,6 +273,11 @@ def diff(old: ServerSettings, new: ServerSettings) -> SettingsChange:
     )
 
 
+def until_restart(running: ServerSettings, new: ServerSettings) -> ServerSettings:
+    """New settings for a server that runs: what needs a restart stays as it is."""
+    return replace(new, **{name: getattr(running, name) for name in NEEDS_RESTART})
+
+
 # --- reading again -------------------------------------------------------------------------------------
 
 _Stamp: TypeAlias = tuple[int, ...]
@@ -216,14 +287,24 @@ class SettingsWatcher:
     """Reads the settings file and detects edits. `current` is the last valid version.
 
     An edit counts when the file is unchanged between two polls: some editors empty a file before writing it,
-    and an empty file is valid. Creating a watcher reads the file and raises ConfigError.
+    and an empty file is valid. Settings for which `check` raises ConfigError are not valid here. Creating a
+    watcher reads the file and raises ConfigError; without `must_exist` a missing file has no settings, until
+    there is one.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        must_exist: bool = True,
+        check: Callable[[ServerSettings], object] = lambda _settings: None,
+    ) -> None:
         self._path = path
+        self._check = check
         # Taken before the file is read, so that an edit in between is detected.
         self._read = self._seen = _stamp(path)
-        self.current = read_settings(path)
+        missing = not must_exist and not self._read
+        self.current = ServerSettings() if missing else read_settings(path)
 
     def poll(self) -> ServerSettings | ConfigError | None:
         """New settings, an invalid edit's error (returned once), or None. Reads one file; never raises."""
@@ -231,10 +312,21 @@ class SettingsWatcher:
         settled, self._seen = stamp == self._seen, stamp
         if not settled or stamp == self._read:
             return None
+        return self._taken(stamp)
+
+    def reread(self) -> ServerSettings | ConfigError | None:
+        """The same of the file as it is now, without waiting until an edit has settled: for who has just
+        written it.
+        """
+        self._seen = _stamp(self._path)
+        return self._taken(self._seen)
+
+    def _taken(self, stamp: _Stamp) -> ServerSettings | ConfigError | None:
         self._read = stamp
         try:
             new = read_settings(self._path)
-            self._check_still_closed(new)
+            self.check_still_closed(new)
+            self._check(new)
         except ConfigError as error:
             return error
         if new == self.current:
@@ -242,7 +334,17 @@ class SettingsWatcher:
         self.current = new
         return new
 
-    def _check_still_closed(self, new: ServerSettings) -> None:
+    def check_not_lost(self, new: ServerSettings) -> None:
+        """Raises SettingsConflictError for a file without settings that had some when it was last taken: some
+        editors empty a file, or move it away, before they write it.
+        """
+        if new == ServerSettings() and self.current != new:
+            raise SettingsConflictError(
+                f"{self._path} is empty or gone: somebody else may be saving it. Nothing was saved.",
+                hint="Try again in some seconds. If the file is gone, put it back or restart the server.",
+            )
+
+    def check_still_closed(self, new: ServerSettings) -> None:
         """Raises ConfigError if no key is left: a truncated file must not open the server to everyone."""
         if self.current.keys and not new.keys:
             raise ConfigError(

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
@@ -110,6 +110,19 @@ class _StrictRequest(Request):
             raise RequestValidationError(located, body=given) from None
 
 
+Check: TypeAlias = Callable[[Request], Coroutine[Any, Any, Any]]
+_first: set[object] = set()
+Marked = TypeVar("Marked", bound=Check)
+
+
+def before_body(check: Marked) -> Marked:
+    """Mark a dependency to be called before the body is read, too: who may not send it learns nothing else,
+    and costs nothing else.
+    """
+    _first.add(check)
+    return check
+
+
 class StrictRoute(APIRoute):
     """A route that parses its body strictly."""
 
@@ -119,10 +132,14 @@ class StrictRoute(APIRoute):
         field = self.body_field
         kind: Any = None if field is None else field.field_info.annotation
         takes = None if field is None else TypeAdapter(kind)
+        calls: list[Any] = [each.call for each in self.dependant.dependencies]
+        first: list[Check] = [call for call in calls if call in _first]
 
         async def strictly(request: Request) -> Response:
             made = _StrictRequest(request.scope, request.receive)
             made.takes = takes
+            for check in first:
+                await check(made)
             return await handle(made)
 
         return strictly

@@ -115,7 +115,7 @@ def _turned_off(traits: TemplateTraits) -> dict[str, Any]:
     if not found and (traits.thinks or EFFORT in traits.variables):
         raise RequestError(
             "This model always reasons: its chat template cannot turn reasoning off.",
-            hint="Remove the setting (reasoning_effort, thinking), or use a model that can answer directly.",
+            hint="Remove the setting (reasoning_effort, thinking), or set reasoning_budget to 0.",
         )
     return found
 

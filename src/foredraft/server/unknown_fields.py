@@ -2,7 +2,7 @@
 
 Clients support many servers and send fields that only some of them have. A field that does not affect the
 answer is ignored, and listed in the response header `x-foredraft-ignored` and in the log. Refused are fields
-that would change the answer (an image, an unsupported sampler), and probable misspellings of our own fields:
+that would change the answer (a video, an unsupported sampler), and probable misspellings of our own fields:
 an ignored `max_token` is worse than an error.
 """
 
@@ -43,15 +43,24 @@ class Refused(NamedTuple):
     off: tuple[object, ...] = NOTHING
 
 
-_TEXT = Refused("this engine only reads and writes text; remove it")
+_TEXT = Refused("this engine only reads text and images, and writes text; remove it")
+_IMAGE = Refused(
+    'send images as parts of a message\'s content: {"type": "image_url", "image_url": {"url": …}}'
+)
 _TOOLS = Refused(
     "searches and other servers are not available; send your own functions as tools", (False, 0, "", [])
 )
 _BODY = Refused("put its content into the body itself")
 _PROMPT = Refused("the prompt is built from the messages alone; remove it")
-_PREFIX = Refused("only /v1/messages continues a last message of the assistant; remove it")
+_PREFIX = Refused(
+    "a last message of the assistant is continued by /v1/messages, and by /v1/chat/completions with "
+    "continue_final_message; remove it"
+)
 _FORM = Refused("use response_format, a grammar or a regex")
 _BANNED = Refused("use logit_bias, a grammar or a regex")
+
+
+_ADAPTERS = "send an adapter's name as model (GET /v1/models lists them)"
 
 
 def _sampler(*off: object) -> Refused:
@@ -63,13 +72,14 @@ def _other_api(*off: object) -> Refused:
 
 
 MEANING: Mapping[str, Refused] = {
-    **dict.fromkeys(("image", "images", "image_url", "video", "videos", "video_url", "input_audio"), _TEXT),
+    **dict.fromkeys(("image", "images", "image_url"), _IMAGE),
+    **dict.fromkeys(("video", "videos", "video_url", "input_audio"), _TEXT),
     **dict.fromkeys(("audio", "voice", "speech", "file", "files"), _TEXT),
     "modalities": Refused(_TEXT.why, (*NOTHING, ["text"])),
     **dict.fromkeys(("web_search", "web_search_options", "search_parameters", "enable_search"), _TOOLS),
     **dict.fromkeys(("plugins", "mcp_servers"), _TOOLS),
     **dict.fromkeys(("extra_body", "options"), _BODY),
-    **dict.fromkeys(("chat_template", "documents", "continue_final_message", "raw"), _PROMPT),
+    **dict.fromkeys(("chat_template", "documents", "raw"), _PROMPT),
     **dict.fromkeys(("truncate_prompt_tokens", "negative_prompt"), _PROMPT),
     **dict.fromkeys(("prefix", "partial"), _PREFIX),
     **dict.fromkeys(("structural_tag", "guided_whitespace_pattern", "whitespace_pattern"), _FORM),
@@ -81,12 +91,16 @@ MEANING: Mapping[str, Refused] = {
     **dict.fromkeys(("typical_p", "typ_p", "tfs", "tfs_z", "length_penalty", "guidance_scale"), _sampler(1)),
     "num_beams": _sampler(1),
     "do_sample": Refused("use a temperature of 0 for greedy decoding", (True,)),
+    "continue_final_message": _other_api(),
     "add_generation_prompt": Refused(_PROMPT.why, (True,)),
     **dict.fromkeys(("mirostat", "mirostat_mode", "top_a", "dry_multiplier", "smoothing_factor"), _sampler()),
     **dict.fromkeys(("xtc_probability", "dynatemp_range", "epsilon_cutoff", "eta_cutoff"), _sampler()),
     **dict.fromkeys(("use_beam_search", "no_repeat_ngram_size", "penalty_alpha"), _sampler()),
     **dict.fromkeys(("top_n_sigma", "adaptive_target"), _sampler(-1)),
-    **dict.fromkeys(("lora", "lora_request", "lora_adapters"), Refused("adapters are not supported")),
+    **dict.fromkeys(
+        ("lora", "lora_request", "lora_adapters"),
+        Refused(_ADAPTERS),
+    ),
     **dict.fromkeys(("n", "best_of", "repetition_penalty", "repeat_penalty"), _other_api(1)),
     **dict.fromkeys(("logit_bias", "min_p", "presence_penalty", "frequency_penalty"), _other_api()),
     **dict.fromkeys(("min_tokens", "ignore_eos", "stop_token_ids", "grammar", "regex"), _other_api()),

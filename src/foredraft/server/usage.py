@@ -21,6 +21,7 @@ def openai_usage(counts: Sequence[Usage], answers: int = 1) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(count.cached_tokens for count in prompts)},
         "completion_tokens_details": {
+            "reasoning_tokens": sum(count.reasoning_tokens for count in counts),
             "accepted_prediction_tokens": sum(count.accepted_prediction_tokens for count in counts),
             "rejected_prediction_tokens": sum(count.rejected_prediction_tokens for count in counts),
         },
@@ -36,12 +37,12 @@ def response_usage(count: Usage) -> dict[str, Any]:
             "cache_write_tokens": count.prompt_tokens - count.cached_tokens,
         },
         "output_tokens": count.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": count.reasoning_tokens},
         "total_tokens": count.prompt_tokens + count.completion_tokens,
     }
 
 
-def anthropic_usage(count: Usage) -> dict[str, int]:
+def anthropic_usage(count: Usage) -> dict[str, Any]:
     """Anthropic's `usage`: `input_tokens` are the tokens that were computed; the prompt is the sum of the
     three input counts.
     """
@@ -50,4 +51,5 @@ def anthropic_usage(count: Usage) -> dict[str, int]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": count.cached_tokens,
         "output_tokens": count.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": count.reasoning_tokens},
     }

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TypeVar
 
 from foredraft.engine.engine import Engine
-from foredraft.errors import BackendError, CapacityError, ForedraftError
+from foredraft.engine.images import with_rows
+from foredraft.errors import BackendError, CapacityError, ForedraftError, HostLostError
+from foredraft.images import EncodedPrompt, ImageSpan, PreparedImage
+from foredraft.protocols import RequestView
 from foredraft.server.frames import Frames
 from foredraft.types import Event, FinishEvent, SamplingParams
 
@@ -31,15 +34,45 @@ Work = Callable[[Engine | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A request for the engine: token ids and the other arguments of `Engine.add`."""
+    """A request for the engine: token ids, the images among them, and the other arguments of `Engine.add`."""
 
     prompt: Sequence[int]
     params: SamplingParams
+    images: tuple[ImageSpan, ...] = ()
     prediction: Sequence[int] = ()
     scope: str = ""
     priority: int = 0
     deadline_s: float | None = None
     max_draft: int | None = None
+    adapter: str = ""
+
+    def seeing(self, prepared: Mapping[str, PreparedImage]) -> Job:
+        """The same with the rows of images that were prepared, by their keys."""
+        return replace(self, images=with_rows(self.images, prepared))
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request on its way through the worker. `placed`: it has a place in the engine, and does not wait any
+    more, and began with `cached` tokens. `notice`: why it is to be stopped.
+    """
+
+    placed: bool = False
+    cached: int = 0
+    notice: str | None = None
+    _end: Callable[[], None] | None = None
+
+    def stop(self, notice: str) -> None:
+        """End the request with the text it has, as soon as it is in the engine; its last event has the
+        notice.
+        """
+        self.notice = notice
+        if self._end is not None:
+            self._end()
+
+    def handed_in(self, end: Callable[[], None]) -> None:
+        """From now on `end` ends it."""
+        self._end = end
 
 
 @dataclass(slots=True)
@@ -47,6 +80,7 @@ class _Sink:
     """A request's events on their way to its caller's event loop."""
 
     loop: asyncio.AbstractEventLoop
+    ticket: Ticket
     events: list[Event] = field(default_factory=list)
     failed: ForedraftError | None = None
     """The error that ended the request instead of its last event."""
@@ -112,28 +146,32 @@ class EngineWorker:
         self._post(work)
         return await asyncio.wrap_future(answer)
 
-    async def stream(self, job: Job) -> AsyncGenerator[Sequence[Event], None]:
+    async def stream(self, job: Job, ticket: Ticket | None = None) -> AsyncGenerator[Sequence[Event], None]:
         """The events of a new request, in groups of those available, at least one; the last is a FinishEvent.
         If the generator is closed early, the request is aborted and its KV cells are free before the next
         round.
 
         Raises RequestError and CapacityError before the first event, BackendError if the engine has stopped.
         """
-        sink = _Sink(asyncio.get_running_loop())
+        sink = _Sink(asyncio.get_running_loop(), ticket or Ticket())
         over = False
 
         def add(engine: Engine) -> None:
             sink.request = engine.add(
-                list(job.prompt),
+                EncodedPrompt(list(job.prompt), job.images),
                 job.params,
                 prediction=job.prediction,
                 scope=job.scope,
                 priority=job.priority,
                 deadline_s=job.deadline_s,
                 max_draft=job.max_draft,
+                adapter=job.adapter,
             )
             self._sinks[sink.request] = sink
+            if sink.ticket.notice is not None:
+                self._deliver(engine.stop(sink.request, sink.ticket.notice))
 
+        sink.ticket.handed_in(lambda: self._stop(sink))
         try:
             await self.call(add)
             while not over:
@@ -160,6 +198,17 @@ class EngineWorker:
         with suppress(CapacityError):
             self._post(work)
 
+    def _stop(self, sink: _Sink) -> None:
+        """End a request with the text it has."""
+
+        def work(engine: Engine | None) -> None:
+            if engine is not None and sink.request is not None:
+                ends = engine.stop(sink.request, sink.ticket.notice or "")
+                self._deliver([*self._frames.rest(), *ends])
+
+        with suppress(CapacityError):
+            self._post(work)
+
     def _post(self, work: Work) -> None:
         with self._posting:  # work added after the end would never run, and its caller would wait forever
             if not self.alive:
@@ -176,6 +225,7 @@ class EngineWorker:
             self._ended = True
             ready.set_exception(error)
             return
+        engine.on_start = self._placed
         ready.set_result(None)
         try:
             while self._work(engine):
@@ -184,12 +234,30 @@ class EngineWorker:
                     waited_for = not self._inbox.empty()  # possibly a new prompt, whose first round is long
                     fresh = {request for request, sink in self._sinks.items() if not sink.begun}
                     self._deliver(self._frames.due(events, fresh, hurry=waited_for))
+                if engine.lost:
+                    logger.warning(
+                        "A machine that computes for the model was lost; it is loaded again when needed."
+                    )
+                    self._deliver(self._frames.rest())
+                    self._fail_all(
+                        engine,
+                        HostLostError(
+                            "A machine that computes for this model was lost.",
+                            hint="Try again: the model is then loaded again.",
+                        ),
+                    )
+                    break
         except Exception:
             logger.exception("The engine has failed and cannot continue.")
         finally:
             with self._posting:
                 self._ended = True
             self._end(engine)
+
+    def _placed(self, request: RequestView, cached: int) -> None:
+        sink = self._sinks.get(request.id)
+        if sink is not None:
+            sink.ticket.cached, sink.ticket.placed = cached, True
 
     def _work(self, engine: Engine) -> bool:
         """Run submitted work; waits for some if the engine is idle. Returns False at the end."""
@@ -209,11 +277,14 @@ class EngineWorker:
             logger.exception("A round failed; its requests end with an error.")
             self._deliver(self._frames.rest())
             reason = error if isinstance(error, ForedraftError) else BackendError("The engine failed.")
-            for request, sink in list(self._sinks.items()):
-                _fail(sink, reason)
-                self._sinks.pop(request)
-                engine.abort(request)
+            self._fail_all(engine, reason)
             return []
+
+    def _fail_all(self, engine: Engine, reason: ForedraftError) -> None:
+        for request, sink in list(self._sinks.items()):
+            _fail(sink, reason)
+            self._sinks.pop(request)
+            engine.abort(request)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         by_request: dict[int, list[Event]] = {}

@@ -19,6 +19,7 @@ from foredraft.errors import (
     RequestError,
 )
 from foredraft.isolation.pool import ChildPool
+from foredraft.templates.thoughts import ThoughtForm
 from foredraft.templates.traits import TemplateTraits
 from foredraft.types import Message
 
@@ -71,7 +72,7 @@ class ChatTemplate:
         for last in (False, True):
             try:
                 found = _children().call(f"{_MODULE}:examine", self._source, self._tokens, seconds=SECONDS)
-                return TemplateTraits(**found), True
+                return traits_of(found), True
             except _BOUNDS as failed:
                 if last:
                     return TemplateTraits(error=failed.message), not failed.transient
@@ -128,6 +129,12 @@ class ChatTemplate:
             while self._kept_characters > _KEPT_CHARACTERS:
                 _, oldest = self._kept.popitem(last=False)
                 self._kept_characters -= len(oldest)
+
+
+def traits_of(found: Mapping[str, Any]) -> TemplateTraits:
+    """The traits that `child.examine` found."""
+    thought = found.get("thought")
+    return TemplateTraits(**{**found, "thought": None if thought is None else ThoughtForm(**thought)})
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -23,6 +24,8 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from foredraft.errors import RequestError
+from foredraft.templates.thoughts import HARMONY, Place, ThoughtForm, marks_of, usual_form
+from foredraft.templates.traits import SWITCHES
 
 OUTPUT_FACTOR = 16
 OUTPUT_CHARACTERS = 1 << 20
@@ -30,6 +33,7 @@ OUTPUT_CHARACTERS = 1 << 20
 
 _LITERAL_CHARACTERS = 32
 _THOUGHTS = re.compile(r"</?\|?(?:seed:)?think|\[/?THINK|<\|channel\|?>|reasoning_content|\.thinking")
+_SWITCHES = dict.fromkeys(SWITCHES, True)
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
@@ -57,7 +61,8 @@ def examine(source: str, tokens: Mapping[str, str]) -> dict[str, Any]:
     return {
         "variables": set(read),
         "literals": {text for text in texts if len(text) <= _LITERAL_CHARACTERS},
-        "thinks": bool(_THOUGHTS.search(source)),
+        "thinks": bool(_THOUGHTS.search(source)) or marks_of(source) is not None,
+        "thought": None if (form := _thought(source, tokens)) is None else asdict(form),
         **_tried(source, tokens),
     }
 
@@ -179,3 +184,71 @@ def _content(text: str, *, typed: bool) -> str | Sequence[Mapping[str, str]]:
 def _variables(messages: Sequence[Mapping[str, Any]], tokens: Mapping[str, str]) -> dict[str, Any]:
     empty = {"tools": None, "documents": None, "add_generation_prompt": True}
     return {**empty, **tokens, "messages": messages}
+
+
+# --- how it writes a thought -----------------------------------------------------------------------------
+
+_THOUGHT = "f7Thought"
+_CALL = {"id": "call_1", "type": "function", "function": {"name": "g7Call", "arguments": {}}}
+_FIELDS: Sequence[Place] = ("reasoning_content", "reasoning", "thinking")
+
+
+def _thought(source: str, tokens: Mapping[str, str]) -> ThoughtForm | None:
+    """The form of thoughts, found by rendering an answer with one."""
+    marks = marks_of(source)
+    if marks is None:
+        return None
+    opening, closing = marks
+    asked = {"role": "user", "content": _USER}
+
+    def written(messages: Sequence[Mapping[str, Any]], *, begins: bool = False, typed: bool = False) -> str:
+        """The conversation; "" if the template rejects it."""
+        if typed:
+            messages = [{**it, "content": [{"type": "text", "text": it["content"]}]} for it in messages]
+        variables = _variables(messages, tokens) | _SWITCHES | {"add_generation_prompt": begins}
+        try:
+            return _rendered(source, variables)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001
+            return written(messages, begins=begins, typed=True) if not typed and _texts(messages) else ""
+
+    begun = written([asked], begins=True)
+    space = begun[len(begun.rstrip()) :] if begun.rstrip().endswith(opening) else None
+    form = usual_form(opening, closing, space)
+    inline = {"role": "assistant", "content": f"{form.before}{_THOUGHT}{form.after}{_ANSWER}"}
+    for place, answer in _answers():
+        text = written([asked, answer])
+        if _THOUGHT not in text and marks != HARMONY:
+            result = {"role": "tool", "name": "g7Call", "tool_call_id": "call_1", "content": _MORE}
+            text = written([asked, {**answer, "tool_calls": [_CALL]}, result], begins=True)
+        before, after = _around(text, opening, closing)
+        if _THOUGHT in text and (place != "part" or (before and after)):
+            return ThoughtForm(opening, closing, before or form.before, after or form.after, place)
+    later = {"role": "user", "content": _MORE}
+    dropped = _ANSWER in (text := written([asked, inline, later])) and _THOUGHT not in text
+    if dropped and "reasoning_content" not in source:
+        return ThoughtForm(opening, closing, form.before, form.after, "content")
+    return form
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return all(isinstance(message["content"], str) for message in messages)
+
+
+def _answers() -> Sequence[tuple[Place, Mapping[str, Any]]]:
+    """Answers with a thought in each place."""
+    said = {"role": "assistant", "content": _ANSWER}
+    parts = [{"type": "thinking", "thinking": _THOUGHT}, {"type": "text", "text": _ANSWER}]
+    fields: list[tuple[Place, Mapping[str, Any]]] = [(name, {**said, name: _THOUGHT}) for name in _FIELDS]
+    return [*fields, ("part", {**said, "content": parts})]
+
+
+def _around(text: str, opening: str, closing: str) -> tuple[str, str]:
+    """What stands before a thought from its mark on, and behind it up to the answer; "" without a mark."""
+    begin = text.find(_THOUGHT)
+    end = begin + len(_THOUGHT)
+    first, last = text.rfind(opening, 0, begin), text.find(_ANSWER, end)
+    before = text[first:begin] if first >= 0 else ""
+    after = text[end:last] if last >= 0 else ""
+    return (before if not before[len(opening) :].strip() else ""), (after if closing in after else "")

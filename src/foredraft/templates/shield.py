@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 from foredraft.errors import RequestError
@@ -43,7 +43,7 @@ _NAMES: Final = frozenset([
 
 # fmt: on
 _TYPES: Final = frozenset(
-    ["text", "function", "string", "integer", "number", "boolean", "array", "object", "null"]
+    ["text", "thinking", "function", "string", "integer", "number", "boolean", "array", "object", "null"]
 )
 _INSIDE: Final[Mapping[str, _Place]] = {
     **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _Place.NAMED),
@@ -52,21 +52,16 @@ _INSIDE: Final[Mapping[str, _Place]] = {
 
 
 class Shield:
-    """A conversation prepared for a chat template: `messages`, `variables` and `begun`, the beginning of the
-    answer.
+    """A conversation prepared for a chat template: `messages` and `variables`.
 
     Roles are unchanged: templates write them between marks, and clients cannot choose them freely. Names of
     variables and the API's keys are unchanged too, because templates look for them.
     """
 
     def __init__(
-        self,
-        control: ControlTexts,
-        messages: Sequence[Message],
-        variables: Mapping[str, object],
-        begun: str = "",
+        self, control: ControlTexts, messages: Sequence[Message], variables: Mapping[str, object]
     ) -> None:
-        given = plain_data([messages, variables, begun])
+        given = plain_data([messages, variables])
         roles = [message["role"] for message in given[0]]
         texts = _texts(given)
         spelled = {char for text in texts for span in control.risky(text) for char in text[slice(*span)]}
@@ -74,15 +69,15 @@ class Shield:
         if spelled:
             table = {ord(char): stand_in for stand_in, char in self._stands_for.items()}
             changed = partial(_changed, change=lambda text: _hidden(text, control.risky(text), table))
-            given = [
-                changed(given[0]),
-                {name: changed(value) for name, value in given[1].items()},
-                changed(given[2]),
-            ]
+            given = [changed(given[0]), {name: changed(value) for name, value in given[1].items()}]
         self.messages: list[dict[str, Any]]
-        self.messages, self.variables, self.begun = given
+        self.messages, self.variables = given
         for message, role in zip(self.messages, roles, strict=True):
             message["role"] = role
+
+    def mark(self) -> str:
+        """A character that is nowhere in the conversation. Raises RequestError if there is none."""
+        return next(iter(_stand_ins({"mark"}, _texts([self.messages, self.variables]))))
 
     def restored(self, text: str) -> tuple[str, list[Span]]:
         """The original of a rendered text, and the parts of client text that look like control tokens."""
@@ -137,9 +132,14 @@ def _hidden(text: str, spans: Sequence[Span], table: Mapping[int, str]) -> str:
 
 def _stand_ins(chars: set[str], texts: Sequence[str]) -> dict[str, str]:
     """A private-use character for each of these, none of which occurs in a text. Raises RequestError."""
+    return dict(zip(unused_characters(len(chars), texts), sorted(chars), strict=True))
+
+
+def unused_characters(count: int, texts: Sequence[str]) -> list[str]:
+    """Private-use characters that occur in no text. Raises RequestError if there are too few."""
     used = {found[0][-4:] for text in texts for found in _USED.finditer(text)}
     free = (chr(code) for code in _PRIVATE if chr(code) not in used and f"{code:x}" not in used)
-    chosen = dict(zip(free, sorted(chars), strict=False))
-    if len(chosen) < len(chars):
+    chosen = list(islice(free, count))
+    if len(chosen) < count:
         raise RequestError("The messages use all private-use characters of Unicode.")
     return chosen

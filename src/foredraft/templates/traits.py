@@ -6,6 +6,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from foredraft.templates.thoughts import ThoughtForm
+
 SWITCHES: Final = ("enable_thinking", "thinking")
 """Templates' names for the variable that turns reasoning on and off."""
 
@@ -22,7 +24,7 @@ class TemplateTraits:
     `error`: why it cannot be used. `variables`: variables that it uses but does not set. `literals`: short
     strings that it compares with or writes. `system`: where it accepts messages of the role "system".
     `alternates`: user and assistant must alternate. `typed`: content must be a list of parts. `thinks`: it
-    contains markers of reasoning.
+    contains markers of reasoning. `thought`: how it writes what a model thinks; None if it does not.
     """
 
     error: str | None = None
@@ -32,3 +34,4 @@ class TemplateTraits:
     alternates: bool = False
     typed: bool = False
     thinks: bool = False
+    thought: ThoughtForm | None = None

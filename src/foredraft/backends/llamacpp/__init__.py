@@ -6,6 +6,7 @@ from pathlib import Path
 
 from foredraft.backends.llamacpp import binding
 from foredraft.config import ModelOptions
+from foredraft.embedding import Embedder, ModelKind, Pooling
 from foredraft.errors import ConfigError
 from foredraft.protocols import Model
 
@@ -51,17 +52,41 @@ class LlamaCppBackend:
 
         return weights_hash(read_gguf(path))
 
+    def kind(self, path: Path, options: ModelOptions | None = None) -> ModelKind:
+        """See `Backend.kind`. Raises ConfigError, ModelError, MissingDependencyError."""
+        if options is not None:
+            binding.choose(options.llama_library)
+        from foredraft.backends.llamacpp.gguf_file import read_gguf
+        from foredraft.library.kinds import kind_in_gguf
+
+        summary = read_gguf(path)
+        return kind_in_gguf(summary.architecture, summary.metadata)
+
     def load(self, path: Path, options: ModelOptions) -> Model:
         """Raises ConfigError, ModelError, CapacityError, MissingDependencyError, BackendError."""
-        if options.dtype != "auto":
-            raise ConfigError(
-                f"dtype={options.dtype!r} only applies to safetensors; a GGUF file has its own format.",
-                hint="Remove it. 'foredraft models quantize' writes a GGUF in another format.",
-            )
+        _check_dtype(options)
         binding.choose(options.llama_library)
         from foredraft.backends.llamacpp.loading import load_model
 
         return load_model(path, options)
+
+    def load_embedder(self, path: Path, options: ModelOptions, pooling: Pooling | None) -> Embedder:
+        """See `Backend.load_embedder`."""
+        _check_dtype(options)
+        if options.rpc:
+            raise ConfigError("Embedding models are not split over machines.", hint="Leave --rpc out.")
+        binding.choose(options.llama_library)
+        from foredraft.backends.llamacpp.embedder_loading import load_embedder
+
+        return load_embedder(path, options, pooling)
+
+
+def _check_dtype(options: ModelOptions) -> None:
+    if options.dtype != "auto":
+        raise ConfigError(
+            f"dtype={options.dtype!r} only applies to safetensors; a GGUF file has its own format.",
+            hint="Remove it. 'foredraft models quantize' writes a GGUF in another format.",
+        )
 
 
 BACKEND = LlamaCppBackend()

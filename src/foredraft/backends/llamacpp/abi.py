@@ -21,6 +21,10 @@ GGML_QNT_VERSION: Final = 2
 GGUF_DEFAULT_ALIGNMENT: Final = 32
 LLAMA_LOAD_MODE_MMAP: Final = 1
 LLAMA_LOAD_MODE_NONE: Final = 0
+LLAMA_POOLING_TYPE_CLS: Final = 2
+LLAMA_POOLING_TYPE_LAST: Final = 3
+LLAMA_POOLING_TYPE_MEAN: Final = 1
+LLAMA_POOLING_TYPE_RANK: Final = 4
 LLAMA_STATE_SEQ_FLAGS_NONE: Final = 0
 LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: Final = 1
 LLAMA_TOKEN_ATTR_CONTROL: Final = 8
@@ -374,9 +378,12 @@ class Functions:
     """The functions, as attributes of a loaded library."""
 
     ggml_backend_alloc_ctx_tensors_from_buft: Callable[[Any, Any], Any]
+    ggml_backend_buffer_clear: Callable[[Any, int], None]
     ggml_backend_buffer_free: Callable[[Any], None]
     ggml_backend_buffer_get_base: Callable[[Any], Any]
+    ggml_backend_buffer_get_size: Callable[[Any], int]
     ggml_backend_cpu_buffer_type: Callable[[], Any]
+    ggml_backend_cpu_reg: Callable[[], Any]
     ggml_backend_dev_count: Callable[[], int]
     ggml_backend_dev_description: Callable[[Any], bytes | None]
     ggml_backend_dev_get: Callable[[int], Any]
@@ -388,7 +395,9 @@ class Functions:
     ggml_backend_init_by_type: Callable[[int, Any], Any]
     ggml_backend_load_all_from_path: Callable[[Any], None]
     ggml_backend_reg_count: Callable[[], int]
+    ggml_backend_reg_dev_get: Callable[[Any, int], Any]
     ggml_backend_reg_get: Callable[[int], Any]
+    ggml_backend_reg_get_proc_address: Callable[[Any, Any], Any]
     ggml_backend_reg_name: Callable[[Any], bytes | None]
     ggml_backend_tensor_get: Callable[[Any, Any, int, int], None]
     ggml_backend_tensor_set: Callable[[Any, Any, int, int], None]
@@ -439,6 +448,7 @@ class Functions:
     gguf_set_kv: Callable[[Any, Any], None]
     gguf_set_tensor_type: Callable[[Any, Any, int], None]
     gguf_set_val_u32: Callable[[Any, Any, int], None]
+    llama_adapter_lora_init: Callable[[Any, Any], Any]
     llama_backend_init: Callable[[], None]
     llama_batch_free: Callable[[llama_batch], None]
     llama_batch_get_one: Callable[[Any, int], llama_batch]
@@ -448,6 +458,8 @@ class Functions:
     llama_encode: Callable[[Any, llama_batch], int]
     llama_free: Callable[[Any], None]
     llama_ftype_name: Callable[[int], bytes | None]
+    llama_get_causal_attn: Callable[[Any], bool]
+    llama_get_embeddings_seq: Callable[[Any, int], Any]
     llama_get_logits: Callable[[Any], Any]
     llama_get_logits_ith: Callable[[Any, int], Any]
     llama_get_memory: Callable[[Any], Any]
@@ -463,13 +475,16 @@ class Functions:
     llama_model_free: Callable[[Any], None]
     llama_model_ftype: Callable[[Any], int]
     llama_model_get_vocab: Callable[[Any], Any]
+    llama_model_has_decoder: Callable[[Any], bool]
     llama_model_has_encoder: Callable[[Any], bool]
     llama_model_is_hybrid: Callable[[Any], bool]
     llama_model_is_recurrent: Callable[[Any], bool]
     llama_model_load_from_file: Callable[[Any, llama_model_params], Any]
     llama_model_meta_val_str: Callable[[Any, Any, Any, int], int]
+    llama_model_n_cls_out: Callable[[Any], int]
     llama_model_n_ctx_train: Callable[[Any], int]
     llama_model_n_embd: Callable[[Any], int]
+    llama_model_n_embd_inp: Callable[[Any], int]
     llama_model_n_embd_out: Callable[[Any], int]
     llama_model_n_head: Callable[[Any], int]
     llama_model_n_head_kv: Callable[[Any], int]
@@ -487,7 +502,9 @@ class Functions:
     llama_perf_context: Callable[[Any], llama_perf_context_data]
     llama_print_system_info: Callable[[], bytes | None]
     llama_set_abort_callback: Callable[[Any, Any, Any], None]
+    llama_set_adapters_lora: Callable[[Any, Any, int, Any], int]
     llama_set_causal_attn: Callable[[Any, bool], None]
+    llama_set_embeddings: Callable[[Any, bool], None]
     llama_set_n_threads: Callable[[Any, int, int], None]
     llama_state_seq_get_data_ext: Callable[[Any, Any, int, int, int], int]
     llama_state_seq_get_size_ext: Callable[[Any, int, int], int]
@@ -502,6 +519,8 @@ class Functions:
     llama_vocab_fim_pre: Callable[[Any], int]
     llama_vocab_fim_suf: Callable[[Any], int]
     llama_vocab_get_add_bos: Callable[[Any], bool]
+    llama_vocab_get_add_eos: Callable[[Any], bool]
+    llama_vocab_get_add_sep: Callable[[Any], bool]
     llama_vocab_get_attr: Callable[[Any, int], int]
     llama_vocab_get_text: Callable[[Any, int], bytes | None]
     llama_vocab_is_eog: Callable[[Any, int], bool]
@@ -513,9 +532,12 @@ class Functions:
 
 SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_alloc_ctx_tensors_from_buft": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_void_p)),
+    "ggml_backend_buffer_clear": (None, (ctypes.c_void_p, ctypes.c_uint8)),
     "ggml_backend_buffer_free": (None, (ctypes.c_void_p,)),
     "ggml_backend_buffer_get_base": (ctypes.c_void_p, (ctypes.c_void_p,)),
+    "ggml_backend_buffer_get_size": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "ggml_backend_cpu_buffer_type": (ctypes.c_void_p, ()),
+    "ggml_backend_cpu_reg": (ctypes.c_void_p, ()),
     "ggml_backend_dev_count": (ctypes.c_uint64, ()),
     "ggml_backend_dev_description": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_dev_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
@@ -530,7 +552,9 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "ggml_backend_init_by_type": (ctypes.c_void_p, (ctypes.c_int, ctypes.c_char_p)),
     "ggml_backend_load_all_from_path": (None, (ctypes.c_char_p,)),
     "ggml_backend_reg_count": (ctypes.c_uint64, ()),
+    "ggml_backend_reg_dev_get": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_uint64)),
     "ggml_backend_reg_get": (ctypes.c_void_p, (ctypes.c_uint64,)),
+    "ggml_backend_reg_get_proc_address": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)),
     "ggml_backend_reg_name": (ctypes.c_char_p, (ctypes.c_void_p,)),
     "ggml_backend_tensor_get": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
     "ggml_backend_tensor_set": (None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)),
@@ -613,6 +637,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "gguf_set_kv": (None, (ctypes.c_void_p, ctypes.c_void_p)),
     "gguf_set_tensor_type": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)),
     "gguf_set_val_u32": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32)),
+    "llama_adapter_lora_init": (ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)),
     "llama_backend_init": (None, ()),
     "llama_batch_free": (None, (llama_batch,)),
     "llama_batch_get_one": (llama_batch, (ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)),
@@ -622,6 +647,8 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_encode": (ctypes.c_int32, (ctypes.c_void_p, llama_batch)),
     "llama_free": (None, (ctypes.c_void_p,)),
     "llama_ftype_name": (ctypes.c_char_p, (ctypes.c_int,)),
+    "llama_get_causal_attn": (ctypes.c_bool, (ctypes.c_void_p,)),
+    "llama_get_embeddings_seq": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p, ctypes.c_int32)),
     "llama_get_logits": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p,)),
     "llama_get_logits_ith": (ctypes.POINTER(ctypes.c_float), (ctypes.c_void_p, ctypes.c_int32)),
     "llama_get_memory": (ctypes.c_void_p, (ctypes.c_void_p,)),
@@ -640,6 +667,7 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_model_free": (None, (ctypes.c_void_p,)),
     "llama_model_ftype": (ctypes.c_int, (ctypes.c_void_p,)),
     "llama_model_get_vocab": (ctypes.c_void_p, (ctypes.c_void_p,)),
+    "llama_model_has_decoder": (ctypes.c_bool, (ctypes.c_void_p,)),
     "llama_model_has_encoder": (ctypes.c_bool, (ctypes.c_void_p,)),
     "llama_model_is_hybrid": (ctypes.c_bool, (ctypes.c_void_p,)),
     "llama_model_is_recurrent": (ctypes.c_bool, (ctypes.c_void_p,)),
@@ -648,8 +676,10 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         ctypes.c_int32,
         (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64),
     ),
+    "llama_model_n_cls_out": (ctypes.c_uint32, (ctypes.c_void_p,)),
     "llama_model_n_ctx_train": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_embd": (ctypes.c_int32, (ctypes.c_void_p,)),
+    "llama_model_n_embd_inp": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_embd_out": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_model_n_head_kv": (ctypes.c_int32, (ctypes.c_void_p,)),
@@ -670,7 +700,12 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         None,
         (ctypes.c_void_p, ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p), ctypes.c_void_p),
     ),
+    "llama_set_adapters_lora": (
+        ctypes.c_int32,
+        (ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_float)),
+    ),
     "llama_set_causal_attn": (None, (ctypes.c_void_p, ctypes.c_bool)),
+    "llama_set_embeddings": (None, (ctypes.c_void_p, ctypes.c_bool)),
     "llama_set_n_threads": (None, (ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)),
     "llama_state_seq_get_data_ext": (
         ctypes.c_uint64,
@@ -705,6 +740,8 @@ SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "llama_vocab_fim_pre": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_vocab_fim_suf": (ctypes.c_int32, (ctypes.c_void_p,)),
     "llama_vocab_get_add_bos": (ctypes.c_bool, (ctypes.c_void_p,)),
+    "llama_vocab_get_add_eos": (ctypes.c_bool, (ctypes.c_void_p,)),
+    "llama_vocab_get_add_sep": (ctypes.c_bool, (ctypes.c_void_p,)),
     "llama_vocab_get_attr": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int32)),
     "llama_vocab_get_text": (ctypes.c_char_p, (ctypes.c_void_p, ctypes.c_int32)),
     "llama_vocab_is_eog": (ctypes.c_bool, (ctypes.c_void_p, ctypes.c_int32)),

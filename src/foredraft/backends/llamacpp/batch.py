@@ -32,18 +32,25 @@ class Batch:
         for i in range(capacity):
             pointers[i] = base + 4 * i
 
-    def fill(self, batch: Sequence[Rows], streams: Sequence[int], even: int = 0) -> None:
+    def fill(
+        self,
+        batch: Sequence[Rows],
+        streams: Sequence[int],
+        even: int = 0,
+        begins: Sequence[int] | None = None,
+    ) -> None:
         """Write the rows, with the stream of each sequence. A sequence with fewer than `even` rows is padded
-        by repeating its last token. The caller has checked the capacity.
+        by repeating its last token. `begins`: the positions of first rows, if they are not their cells. The
+        caller has checked the capacity.
         """
         end = 0
-        for rows in batch:
+        for i, rows in enumerate(batch):
             first, own = end, end + len(rows.tokens)
             count = max(len(rows.tokens), even)
             end += count
             self._tokens[first:own] = rows.tokens
             self._tokens[own:end] = rows.tokens[-1]
-            self._positions[first:end] = self._iota[:count] + rows.start
+            self._positions[first:end] = self._iota[:count] + (begins[i] if begins else rows.start)
             self._sequences[first:end] = streams[rows.seq]
             self._wanted[first:end] = 0
             self._wanted[own - rows.logits : own] = 1

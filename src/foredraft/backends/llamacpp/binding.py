@@ -36,7 +36,7 @@ _NEEDED_BY_IT = {
     "libamdhip": "ROCm, of the version that this library was built with",
     "librocblas": "ROCm, of the version that this library was built with",
     "libhipblas": "ROCm, of the version that this library was built with",
-    "libggml": "the files libggml* that were built with it, where it looks for them (docs/llama-library.md)",
+    "libggml": "the files libggml* built with it, where it looks for them (documentation: llama-library)",
 }
 """What to install, by the start of the name of a library that the loader does not find."""
 
@@ -106,7 +106,7 @@ def choose(path: Path | None) -> None:
     if not path.is_file():
         raise ConfigError(
             f"There is no llama.cpp library {path}.",
-            hint="Name the file: libllama.so, llama.dll or libllama.dylib (docs/llama-library.md).",
+            hint="Name the file: libllama.so, llama.dll or libllama.dylib (documentation: llama-library).",
         )
     with LOCK:
         used = _used[0].path if _used else chosen()
@@ -239,7 +239,7 @@ def _check_functions(handle: ctypes.CDLL, path: Path) -> None:
 
 
 def _unfit(path: Path, reason: str) -> BackendError:
-    hint = "Use that version (docs/llama-library.md), or leave --llama-library out."
+    hint = "Use that version (documentation: llama-library), or leave --llama-library out."
     if not _chosen:
         hint = f"Install that version: {_reinstall()}"
     return BackendError(

@@ -24,6 +24,8 @@ KINDS = {
 }
 
 _WEIGHTS = re.compile(r"(\S+) +model buffer size = +[\d.]+ MiB")
+_REMOTE = re.compile(r"(RPC\d+\[[^#]+)(?:#\d+)?(:\d+\])")
+"""With the number of the connection, which is left out where it is said (`rpc.library`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +49,25 @@ def has_accelerator() -> bool:
 
 
 def placed(lines: Iterable[str]) -> str:
-    """The GPUs that hold weights, as `ModelInfo.device`: "CUDA0 NVIDIA H100", several joined by " + "; else
-    `CPU`. `lines`: llama.cpp's log of loading them.
+    """The GPUs and devices of RPC hosts that hold weights, as `ModelInfo.device`: "CUDA0 NVIDIA H100" or
+    "RPC0[10.0.0.2:50052]", several joined by " + "; else `CPU`. `lines`: llama.cpp's log of loading them.
     """
     buffers = {found[1] for line in lines if (found := _WEIGHTS.search(line))}
-    held = [
+    own = [device for device in devices() if device.kind == GPU]
+    others = [it for it in buffers if not any(_is_of(it, device) for device in own)]
+    held = sorted(found[1] + found[2] for it in others if (found := _REMOTE.fullmatch(it)))
+    held += [
         f"{device.name} {device.description}".strip()
-        for device in devices()
-        if device.kind == GPU and any(_is_of(buffer, device) for buffer in buffers)
+        for device in own
+        if any(_is_of(buffer, device) for buffer in buffers)
     ]
     return " + ".join(held) or CPU
+
+
+def gpu_pointers() -> list[int]:
+    """The pointers of this machine's GPUs."""
+    pointers = map(lib.ggml_backend_dev_get, range(lib.ggml_backend_dev_count()))
+    return [it for it in pointers if lib.ggml_backend_dev_type(it) == abi.GGML_BACKEND_DEVICE_TYPE_GPU]
 
 
 def _is_of(buffer: str, device: Device) -> bool:

@@ -82,5 +82,5 @@ def _bound(handle: ctypes.CDLL, name: str) -> Any:
     raise MissingDependencyError(
         f"Trained heads need a function that this llama.cpp library does not export ({name}).",
         hint="Use the packaged library, or build a shared one without hiding its symbols "
-        "(docs/llama-library.md).",
+        "(documentation: llama-library).",
     )

@@ -76,6 +76,29 @@ def is_gguf(path: Path) -> bool:
         return False
 
 
+def check_file(path: Path) -> None:
+    """Raises ModelNotFoundError or ModelFormatError for faults that are visible without llama.cpp."""
+    if not path.exists():
+        raise ModelNotFoundError(
+            f"There is no file {path}.", hint="'foredraft models list' shows the models you have."
+        )
+    if not path.is_file():
+        raise ModelFormatError(f"{path} is not a file.", hint="Name the GGUF file itself.")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"Cannot read {path}: {error.strerror}.", hint="Check the file's permissions."
+        ) from None
+    if magic != b"GGUF":
+        begins = f"it starts with {magic.decode('latin-1')!r}" if magic else "it is empty"
+        raise ModelFormatError(
+            f"{path} is not a GGUF file ({begins}).",
+            hint="Convert models in other formats to GGUF with llama.cpp's converters.",
+        )
+
+
 def read_gguf(path: Path) -> GGUFSummary:
     """Summarise a GGUF file; for a split model any part may be given, and all parts are read.
 

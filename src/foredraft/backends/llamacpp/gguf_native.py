@@ -8,7 +8,10 @@ process if the key's value has another type, so the type is always checked first
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -90,6 +93,17 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Read an existing file. Raises ModelFormatError if it is not a GGUF file or its header is damaged."""
+    with _opened(path) as handle:
+        metadata = dict(_read_key(handle, key) for key in range(lib.gguf_get_n_kv(handle)))
+        start = lib.gguf_get_data_offset(handle)
+        count = lib.gguf_get_n_tensors(handle)
+        tensors = tuple(_read_tensor(handle, index, start, path) for index in range(count))
+        return Header(lib.gguf_get_version(handle), metadata, tensors, start)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A file's header, as `gguf.h` has it. Raises ModelFormatError."""
     with capture() as log:
         handle = lib.gguf_init_from_file(os.fsencode(path), abi.gguf_init_params(no_alloc=True, ctx=None))
     if not handle:
@@ -98,11 +112,7 @@ def read_header(path: Path) -> Header:
             hint="If it was downloaded, the download may be incomplete: repeat it.",
         )
     try:
-        metadata = dict(_read_key(handle, key) for key in range(lib.gguf_get_n_kv(handle)))
-        start = lib.gguf_get_data_offset(handle)
-        count = lib.gguf_get_n_tensors(handle)
-        tensors = tuple(_read_tensor(handle, index, start, path) for index in range(count))
-        return Header(lib.gguf_get_version(handle), metadata, tensors, start)
+        yield handle
     finally:
         lib.gguf_free(handle)
 
@@ -152,3 +162,25 @@ def _read_tensor(handle: int, index: int, start: int, path: Path) -> Tensor:
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode("utf-8", errors="replace")
+
+
+def vocabulary_hash_in(path: Path) -> str:
+    """The hash of the vocabulary in a file's header, as `ModelInfo.vocab_hash` has it of the loaded model; ""
+    if there is none. Takes some 0.1 s for 150,000 tokens. Raises ModelFormatError as `read_header`.
+    """
+    digest, count = hashlib.sha256(), 0
+    with _opened(path) as handle:
+        for key in range(lib.gguf_get_n_kv(handle)):
+            if lib.gguf_get_key(handle, key) == b"tokenizer.ggml.tokens":
+                count = _count_of_texts(handle, key)
+                for index in range(count):
+                    digest.update(lib.gguf_get_arr_str(handle, key, index) or b"")
+                    digest.update(b"\0")
+    return digest.hexdigest()[:16] if count else ""
+
+
+def _count_of_texts(handle: int, key: int) -> int:
+    """The length of an array of texts; 0 for any other value."""
+    is_array = lib.gguf_get_kv_type(handle, key) == _ARRAY
+    is_texts = is_array and lib.gguf_get_arr_type(handle, key) == _STRING
+    return lib.gguf_get_arr_n(handle, key) if is_texts else 0

@@ -116,7 +116,7 @@ class Graphs:
         return graph
 
     def close(self) -> None:
-        """Free all graphs except the context's own."""
+        """Free all graphs except the context's own; others are made when they are needed again."""
         if self._native is not None:
             self.use(None, MOST_ROWS + 1)
             for graph in self._kept.values():

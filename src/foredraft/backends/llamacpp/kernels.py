@@ -69,6 +69,7 @@ class NativeLibrary:
             self._declare("foredraft_attach", text, pointer)
             self._declare("foredraft_detach", None)
             self._declare("foredraft_found_by_models", ctypes.c_bool)
+            self._declare("foredraft_hide", None, ctypes.c_int)
             self._declare("foredraft_buffer_type", pointer)
             self._declare("foredraft_panel", ctypes.c_int)
             self._declare("foredraft_build", ctypes.c_int)

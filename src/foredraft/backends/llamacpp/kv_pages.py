@@ -28,6 +28,11 @@ from foredraft.backends.llamacpp.binding import lib
 logger = logging.getLogger(__name__)
 
 _Allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_Clear = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint8)
+_LARGE = 1 << 20
+_FUNCTIONS = 11
+"""Functions of a buffer among which `clear` is looked for."""
+
 _ALLOCATE = 1
 """Its index among a buffer type's functions (ggml-backend-impl.h: `ggml_backend_buffer_type_i`)."""
 _DONT_NEED, _NO_HUGE_PAGES = 4, 15  # madvise(2)
@@ -63,6 +68,8 @@ def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
             if buffer and threading.get_ident() == mine:
                 base = lib.ggml_backend_buffer_get_base(buffer)
                 made.append(Buffer(base, size, len(log)))
+                if size >= _LARGE and (place := _place_of_clear(allocate)) is not None:
+                    slots_of(buffer)[place] = ctypes.cast(_cleared, ctypes.c_void_p).value
             return buffer
 
         listener = _Allocate(listening)
@@ -71,6 +78,49 @@ def allocations(log: Sequence[str]) -> Iterator[list[Buffer]]:
             yield made
         finally:
             slots[_ALLOCATE] = original
+
+
+def slots_of(buffer: int) -> Any:
+    """The functions of a buffer (ggml-backend-impl.h: `ggml_backend_buffer_i`), which it begins with."""
+    return ctypes.cast(ctypes.c_void_p(buffer), ctypes.POINTER(ctypes.c_void_p))
+
+
+_clears: dict[int, Any] = {}
+"""The place of `clear` among a buffer's functions, and that of plain buffers."""
+
+
+def _place_of_clear(allocate: Any) -> int | None:
+    """Where a buffer has its function `clear`, which is looked for once; None if it is not found."""
+    if not _clears:
+        buffer = allocate(lib.ggml_backend_cpu_buffer_type(), mmap.PAGESIZE)
+        slots, called = slots_of(buffer), list[int]()
+        listener = _Clear(lambda _buffer, value: called.append(value))
+        for place in range(_FUNCTIONS):
+            original = slots[place]
+            slots[place] = ctypes.cast(listener, ctypes.c_void_p).value
+            lib.ggml_backend_buffer_clear(buffer, 7)
+            slots[place] = original
+            if called:
+                _clears[place] = _Clear(original or 0)
+                break
+        lib.ggml_backend_buffer_free(buffer)
+    return next(iter(_clears), None)
+
+
+def _clear(buffer: int, value: int) -> None:
+    """Clear a buffer as llama.cpp does, but without touching memory that then would be zeros."""
+    [(place, original)] = _clears.items()
+    slots_of(buffer)[place] = ctypes.cast(original, ctypes.c_void_p).value
+    base, size = lib.ggml_backend_buffer_get_base(buffer), lib.ggml_backend_buffer_get_size(buffer)
+    first, end = _pages(base, size)
+    if value != 0 or _empty(Buffer(base, size, 0)) == 0:
+        original(buffer, value)
+        return
+    ctypes.memset(base, 0, first - base)
+    ctypes.memset(end, 0, base + size - end)
+
+
+_cleared = _Clear(_clear)
 
 
 def give_back(made: Sequence[Buffer], log: Sequence[str]) -> int:
@@ -89,8 +139,7 @@ def _holds_cells(buffer: Buffer, log: Sequence[str]) -> bool:
 
 def _empty(buffer: Buffer) -> int:
     """Drop the content of its pages: they are zeros, and will be again."""
-    page = mmap.PAGESIZE
-    first, end = -(-buffer.address // page) * page, (buffer.address + buffer.size) // page * page
+    first, end = _pages(buffer.address, buffer.size)
     if end <= first:
         return 0
     # With huge pages the first cell would take the memory of thousands.
@@ -99,6 +148,12 @@ def _empty(buffer: Buffer) -> int:
         logger.debug("The pages of KV cells cannot be returned to the system")
         return 0
     return end - first
+
+
+def _pages(address: int, size: int) -> tuple[int, int]:
+    """The beginning and the end of the whole pages in a piece of memory."""
+    page = mmap.PAGESIZE
+    return -(-address // page) * page, (address + size) // page * page
 
 
 @cache

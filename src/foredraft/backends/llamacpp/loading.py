@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foredraft import installation
+from foredraft.backends import context_size
 from foredraft.backends.cpu import physical_cores
 from foredraft.backends.llamacpp import (
     abi,
     binding,
+    context_memory,
     devices,
     ext,
     features,
@@ -26,9 +28,11 @@ from foredraft.backends.llamacpp import (
     log,
     trial,
 )
+from foredraft.backends.llamacpp.adapter_file import AdapterFile, check_fits, is_adapter, read_adapter
+from foredraft.backends.llamacpp.adapters import load_adapters
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.free_cores import free_cores
-from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.gguf_file import check_file, read_gguf
 from foredraft.backends.llamacpp.kv_types import (
     EVERYWHERE,
     KV_TYPES,
@@ -38,26 +42,34 @@ from foredraft.backends.llamacpp.kv_types import (
 )
 from foredraft.backends.llamacpp.model import LlamaCppModel, is_recurrent
 from foredraft.backends.llamacpp.probe import probed
+from foredraft.backends.llamacpp.progress import Progress
 from foredraft.backends.llamacpp.recurrent import keeps_states, states_to_keep, takes_back_rightly
+from foredraft.backends.llamacpp.rope import positions_in, set_positions
+from foredraft.backends.llamacpp.rpc.library import NO_HOSTS, Hosts, connect
+from foredraft.backends.llamacpp.shared_weights import SharedWeights
 from foredraft.backends.llamacpp.snapshot_key import snapshot_key
 from foredraft.backends.llamacpp.tokenizer import LlamaCppTokenizer
+from foredraft.backends.llamacpp.vision_file import mmproj_of, open_vision
 from foredraft.backends.rewind import RewindingModel
-from foredraft.config import ModelOptions
+from foredraft.backends.rope import Positions, settle
+from foredraft.config import DEFAULT_CONTEXT, ModelOptions
 from foredraft.cpu_info import first_processor, instructions_of, this_processor
 from foredraft.errors import (
     BackendError,
     CapacityError,
     ConfigError,
-    ContextLengthError,
     ForedraftError,
     ModelFormatError,
-    ModelNotFoundError,
     UnsupportedModelError,
 )
+from foredraft.library.adapter_files import adapter_alone
 from foredraft.library.catalogue import stem_of
 from foredraft.library.display import display_name
 from foredraft.library.fingerprint import fingerprint
 from foredraft.library.head_kinds import ARCHITECTURES, no_model
+from foredraft.library.kinds import kind_in_gguf, only_embeds
+from foredraft.library.mmproj import ARCHITECTURE as VISION
+from foredraft.library.mmproj import vision_alone
 from foredraft.library.recommended import recommended_in_gguf
 from foredraft.types import ModelInfo
 
@@ -83,6 +95,9 @@ class ContextSettings:
     device: str
     kept_states: int = 0
     watch: tuple[str, ...] = ()
+    positions: Positions = field(default_factory=Positions)
+    why: str = ""
+    """Why the context has that length, in words; see `ModelInfo.context_chosen`."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Memory of the context, not part of its settings: see `ModelInfo`."""
 
@@ -93,6 +108,8 @@ class ContextSettings:
             chosen.append(self.kept_states)
         if self.watch:
             chosen.append(f"watch {', '.join(self.watch)}")
+        if self.positions.asked:
+            chosen.append(self.positions)
         return "|".join(map(str, (*built, *chosen, *_besides())))
 
 
@@ -110,8 +127,32 @@ def load_model(path: Path, options: ModelOptions) -> LlamaCppModel | RewindingMo
     summary = read_gguf(path)
     if summary.architecture in ARCHITECTURES:
         raise no_model(path)
+    if summary.architecture == VISION:
+        raise vision_alone(path)
+    if is_adapter(summary):
+        raise adapter_alone(path)
+    if (kind := kind_in_gguf(summary.architecture, summary.metadata)) != "generative":
+        raise only_embeds(path.name, kind)
+    adapters = check_files(path, options)
+    options = replace(options, mmproj=mmproj_of(path, options))
     trial.admit(summary, options)
+    if options.mmproj is not None:
+        trial.admit_vision(summary, read_gguf(options.mmproj), options)
+    for adapter, scale in adapters:
+        trial.admit_adapter(summary, adapter.summary, options, scale)
     return open_weights(path, options)
+
+
+def check_files(path: Path, options: ModelOptions) -> list[tuple[AdapterFile, float]]:
+    """Whether the files of vision and of adapters are such, and for this model, by their headers; returns the
+    adapters', with their scales. Raises ModelError.
+    """
+    mmproj_of(path, options)
+    files = [part for adapter in options.adapters for part in adapter.files]
+    adapters = [(read_adapter(file), scale) for file, scale in files]
+    for adapter, _ in adapters:
+        check_fits(adapter, read_gguf(path))
+    return adapters
 
 
 def open_weights(
@@ -124,47 +165,39 @@ def open_weights(
     if not as_they_lie:
         kernels.attach(options.cache_dir)
     types = named_types(options.kv_type)
-    weights, lines = load_weights(path, options, as_they_lie=as_they_lie)
+    hosts = connect(options.rpc)
+    weights, lines = load_weights(path, options, as_they_lie=as_they_lie, hosts=hosts)
     try:
+        hosts.check()
         if lib.llama_model_has_encoder(weights):
             raise _cannot_generate(path)
         _check_watch(path, weights, options.watch)
+        adapters = load_adapters(options.adapters, weights, read_gguf(path), as_they_lie=as_they_lie)
+        vision = open_vision(weights, options, devices.placed(lines))
     except ForedraftError:
         lib.llama_model_free(weights)
         raise
-    return _open_context(_Weights(path, weights, lines, types, in_trial=as_they_lie), options)
+    shared = SharedWeights(path, weights, lines, types, adapters, as_they_lie, vision, hosts)
+    return _open_context(shared, options)
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """The weights of a file, and the open models that compute with them, the last of which frees them."""
-
-    path: Path
-    pointer: Any
-    lines: Sequence[str]
-    types: tuple[str, str] | None
-    in_trial: bool
-    users: set[LlamaCppModel] = field(default_factory=set)
-
-
-def _open_context(shared: _Weights, options: ModelOptions) -> LlamaCppModel | RewindingModel:
-    """A model with a context of its own. Raises as `load_model` does, and then frees weights that nobody
-    uses.
+def _open_context(shared: SharedWeights, options: ModelOptions) -> LlamaCppModel | RewindingModel:
+    """A model with a context of its own. Raises as `load_model` does, and then frees weights that no
+    model uses.
     """
     path, weights = shared.path, shared.pointer
     try:
-        context, settings = _context_for(path, weights, options, devices.placed(shared.lines), shared.types)
+        context, settings = _context_for(shared, options)
     except ForedraftError:
-        if not shared.users:
-            lib.llama_model_free(weights)
+        shared.free_unused()
         raise
     tokenizer = LlamaCppTokenizer(weights, _chat_template(weights))
     info = describe(path, weights, tokenizer, settings, options)
-    info = replace(info, memory={**log.buffer_sizes(shared.lines), **settings.memory})
+    info = replace(info, memory={**log.buffer_sizes(shared.lines), **settings.memory, **shared.beside})
     key = snapshot_key(
         path,
         info.file_hash,
-        settings.key(),
+        settings.key() if shared.vision is None else f"{settings.key()}|{shared.vision.identity}",
         context_length=settings.context_length,
         layers=options.gpu_layers,
     )
@@ -182,32 +215,52 @@ def _open_context(shared: _Weights, options: ModelOptions) -> LlamaCppModel | Re
         cores=cores,
         watched=watched,
         opener=_opener(path, options, settings, in_trial=shared.in_trial) if watched else None,
+        adapters=shared.adapters,
+        vision=shared.vision,
+        hosts=shared.hosts,
         users=shared.users,
         again=lambda sequences: _open_context(
-            shared, replace(options, watch=(), heads=(), sequences=sequences)
+            shared,
+            replace(
+                options,
+                watch=(),
+                heads=(),
+                sequences=sequences,
+                context_length=settings.context_length,
+            ),
         ),
     )
     loaded.with_capabilities(snapshot_key=key)
     model = RewindingModel(loaded) if is_recurrent(weights) else loaded
     try:
-        return probed(model, context, settings.key(), options) if options.probe else model
+        if not options.probe:
+            return model
+        return probed(model, context, settings.key(), options, shared.adapters, vision=shared.vision)
     except BaseException:
         model.close()
         raise
 
 
-def _context_for(
-    path: Path, weights: Any, options: ModelOptions, device: str, types: tuple[str, str] | None
-) -> tuple[Any, ContextSettings]:
+def _context_for(shared: SharedWeights, options: ModelOptions) -> tuple[Any, ContextSettings]:
     """Create the model's context. Raises UnsupportedModelError if it has no KV cache."""
-    types = types or automatic_types(
-        device,
+    path, weights, device = shared.path, shared.pointer, devices.placed(shared.lines)
+    types = shared.types or automatic_types(
+        shared.hosts.kind_of(device),
         _value_size(weights),
         instructions_of(first_processor()),
         flash_attention=options.flash_attention != "off",
         own_kernel=kernels.in_use() is not None,
     )
     settings = _settings(path, weights, options, device, types)
+    if not options.context_length:
+        settings = _with_length(shared, settings, options)
+    elif options.context_length > DEFAULT_CONTEXT:
+        context_size.check_fits(
+            settings.context_length,
+            settings.sequences,
+            _bytes_per_token(weights, settings, options),
+            context_memory.all_memory(shared.held, shared.hosts),
+        )
     create = _create_recurrent if is_recurrent(weights) else create_context
     context, settings = create(weights, settings, fallback=options.kv_type == "auto")
     if not lib.llama_get_memory(context):  # models such as BERT would "decode" zeros
@@ -241,61 +294,22 @@ def _threads_may_vary(options: ModelOptions, settings: ContextSettings) -> bool:
     return not options.threads and settings.device == devices.CPU and exact and known
 
 
-def check_file(path: Path) -> None:
-    """Raises ModelNotFoundError or ModelFormatError for faults that are visible without llama.cpp."""
-    if not path.exists():
-        raise ModelNotFoundError(
-            f"There is no file {path}.", hint="'foredraft models list' shows the models you have."
-        )
-    if not path.is_file():
-        raise ModelFormatError(f"{path} is not a file.", hint="Name the GGUF file itself.")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ModelNotFoundError(
-            f"Cannot read {path}: {error.strerror}.", hint="Check the file's permissions."
-        ) from None
-    if magic != b"GGUF":
-        begins = f"it starts with {magic.decode('latin-1')!r}" if magic else "it is empty"
-        raise ModelFormatError(
-            f"{path} is not a GGUF file ({begins}).",
-            hint="Convert models in other formats to GGUF with llama.cpp's converters.",
-        )
-
-
-class _Progress:
-    """Callback for llama.cpp with the loaded fraction of the weights. An exception of `progress` cannot pass
-    through native code: it is kept in `raised`, and llama.cpp stops loading.
-    """
-
-    def __init__(self, progress: Callable[[float], None] | None) -> None:
-        self._progress = progress
-        self.raised: BaseException | None = None
-
-    def report(self, fraction: float, _user_data: object) -> bool:
-        if self._progress is not None:
-            try:
-                self._progress(fraction)
-            except BaseException as error:  # noqa: BLE001 - raised again outside of native code
-                self.raised = error
-        return self.raised is None
-
-
-def load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tuple[Any, list[str]]:
+def load_weights(
+    path: Path, options: ModelOptions, *, as_they_lie: bool, hosts: Hosts = NO_HOSTS
+) -> tuple[Any, list[str]]:
     """Load the weights; also returns llama.cpp's log of it. Raises ModelError, CapacityError, and what
     `options.progress` raises.
     """
     params = lib.llama_model_default_params()
     params.n_gpu_layers = options.gpu_layers
+    params.devices = hosts.with_gpus()
     params.use_extra_bufts = not as_they_lie
     # Weights that a GPU's driver holds for the processor never reach the kernels.
     params.no_host = not as_they_lie and kernels.in_use() is not None
     params.load_mtp = features.NEXT in options.watch
     params.load_mode = abi.LLAMA_LOAD_MODE_MMAP if options.memory == "mmap" else abi.LLAMA_LOAD_MODE_NONE
-    progress = _Progress(options.progress)
-    callback = abi.llama_progress_callback(progress.report)
-    params.progress_callback = callback
+    progress = Progress(options.progress)
+    params.progress_callback = abi.llama_progress_callback(progress.report)
     with log.capture() as lines:
         weights = lib.llama_model_load_from_file(os.fsencode(path), params)
     if progress.raised is not None:
@@ -303,6 +317,7 @@ def load_weights(path: Path, options: ModelOptions, *, as_they_lie: bool) -> tup
             lib.llama_model_free(weights)
         raise progress.raised
     if not weights:
+        hosts.check()
         raise _load_error(path, log.last_error(lines))
     return weights, lines
 
@@ -354,18 +369,20 @@ def _load_error(path: Path, reason: str) -> ForedraftError:
     )
 
 
+def positions_of(path: Path, weights: Any, options: ModelOptions) -> Positions:
+    """The positions that a context of the model has. Raises ContextLengthError, ConfigError."""
+    file = positions_in(read_gguf(path))
+    if lib.llama_model_rope_type(weights) == abi.llama_rope_type.LLAMA_ROPE_TYPE_NONE:
+        file = replace(file, kind="")
+    return settle(path.name, file, options.rope, options.context_length)
+
+
 def _settings(
     path: Path, weights: Any, options: ModelOptions, device: str, types: tuple[str, str]
 ) -> ContextSettings:
-    trained = int(lib.llama_model_n_ctx_train(weights))
-    if options.context_length > trained > 0:
-        raise ContextLengthError(
-            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
-            hint=f"Use a context of at most {trained}.",
-        )
-    default = min(trained or options.context_at_most, options.context_at_most)
+    positions = positions_of(path, weights, options)
     return ContextSettings(
-        context_length=options.context_length or default,
+        context_length=options.context_length,
         sequences=options.sequences,
         threads=options.threads or physical_cores(),
         # llama.cpp aborts the process if a batch is too small for a row of each sequence.
@@ -375,7 +392,39 @@ def _settings(
         flash_attention=options.flash_attention,
         device=device,
         watch=options.watch,
+        positions=positions,
     )
+
+
+def _with_length(shared: SharedWeights, settings: ContextSettings, options: ModelOptions) -> ContextSettings:
+    """The settings with the context length that memory allows."""
+    weights, reach = shared.pointer, settings.positions.reach
+    per_token, memory, share = 0.0, None, context_size.SHARE
+    if min(reach, options.context_at_most) > DEFAULT_CONTEXT:
+        per_token = _bytes_per_token(weights, settings, options)
+        memory, share = context_memory.memory_for(
+            settings.device,
+            untouched=log.buffer_sizes(shared.lines).get("weights_mapped", 0)
+            + (shared.vision.compute_bytes if shared.vision is not None else 0),
+            budget=options.memory_budget,
+            held=shared.held,
+            hosts=shared.hosts,
+            partly=0 <= options.gpu_layers <= int(lib.llama_model_n_layer(weights)),
+        )
+    chosen = context_size.choose(reach, options.context_at_most, per_token, memory, share=share)
+    return replace(settings, context_length=chosen.length, why=chosen.why)
+
+
+def _bytes_per_token(weights: Any, settings: ContextSettings, options: ModelOptions) -> float:
+    """What a token of the context takes, of all sequences together."""
+
+    def measure(length: int) -> int:
+        small = replace(settings, context_length=length, watch=())
+        context, made = create_context(weights, small, fallback=options.kv_type == "auto")
+        lib.llama_free(context)
+        return sum(made.memory.values())
+
+    return context_memory.bytes_per_token(settings.batch, measure)
 
 
 def _create_recurrent(
@@ -419,6 +468,7 @@ def create_context(
     params.kv_unified = False  # a stream per sequence: exact whatever the others do (docs/exactness.md)
     params.op_offload = settings.device != devices.CPU  # else a GPU computes large products of the "cpu"
     params.no_perf = True
+    set_positions(params, settings.positions)
     adjust(params)
     with log.capture() as lines, kv_pages.allocations(lines) as made:
         context = lib.llama_init_from_model(weights, params)
@@ -491,7 +541,8 @@ def describe(
         vocab_size=tokenizer.vocab_size,
         vocab_hash=tokenizer.hash(),
         context_length=settings.context_length,
-        trained_context=int(lib.llama_model_n_ctx_train(weights)),
+        trained_context=settings.positions.reach,
+        context_chosen=settings.why,
         parameters=int(lib.llama_model_n_params(weights)),
         size_bytes=int(lib.llama_model_size(weights)),
         backend=", ".join((binding.library().name, *_besides())),
@@ -504,9 +555,13 @@ def describe(
             "sequences": str(settings.sequences),
             "batch": f"{settings.batch}/{settings.ubatch}",
             **({"watch": ", ".join(settings.watch)} if settings.watch else {}),
+            **({"vision": options.mmproj.name} if options.mmproj is not None else {}),
+            **({"positions": str(settings.positions)} if str(settings.positions) else {}),
             **({"rollback": _rollback(settings.kept_states)} if is_recurrent(weights) else {}),
             **({"gpu_layers": str(options.gpu_layers)} if settings.device != devices.CPU else {}),
         },
         recommended=recommended_in_gguf(read),
         without="Foredraft's kernels" if settings.device == devices.CPU and kernels.are_missing() else "",
+        scalable=settings.positions.scalable,
+        notes=settings.positions.notes,
     )

@@ -8,9 +8,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from foredraft.backends.llamacpp import abi
 from foredraft.backends.llamacpp.binding import lib
@@ -24,7 +26,9 @@ LONGEST = 300
 _SIZE = re.compile(r"(\S+) +(model|KV|RS|compute|output) buffer size = +([\d.]+) MiB")
 _KINDS = {"model": "weights", "KV": "kv_cache", "RS": "kv_cache", "compute": "compute", "output": "compute"}
 
-_captured: list[list[str]] = []
+_captured: tuple[list[str], ...] = ()
+"""Replaced as a whole, under `_changing`: llama.cpp logs from threads that hold no lock."""
+_changing = threading.Lock()
 _installed: list[object] = []
 
 
@@ -43,25 +47,33 @@ def _receive(level: int, text: bytes | None, _user_data: ctypes.c_void_p) -> Non
 
 def install() -> None:
     """Route llama.cpp's log through `logging` (debug level). Idempotent."""
-    if not _installed:
-        callback = abi.ggml_log_callback(_receive)
-        _installed.append(callback)
-        lib.llama_log_set(callback, ctypes.c_void_p(None))
-        lib.llama_backend_init()
+    with _changing:
+        if not _installed:
+            callback = abi.ggml_log_callback(_receive)
+            _installed.append(callback)
+            lib.llama_log_set(callback, ctypes.c_void_p(None))
+            lib.llama_backend_init()
+
+
+def install_for(log_set: Any) -> None:
+    """The same for a library with a logger of its own, by its function that sets it."""
+    install()
+    log_set(_installed[0], None)
 
 
 @contextmanager
 def capture() -> Iterator[list[str]]:
     """Collect llama.cpp's log lines for the duration of the block."""
+    global _captured  # noqa: PLW0603 - as there is one logger for the process
     install()
     sink: list[str] = []
-    _captured.append(sink)
+    with _changing:
+        _captured = (*_captured, sink)
     try:
         yield sink
     finally:
-        _captured[:] = [
-            other for other in _captured if other is not sink
-        ]  # compare by identity: another list may be equal
+        with _changing:  # by identity: another list may be equal
+            _captured = tuple(other for other in _captured if other is not sink)
 
 
 def buffer_sizes(lines: Iterable[str]) -> dict[str, int]:

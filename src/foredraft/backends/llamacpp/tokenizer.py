@@ -72,9 +72,9 @@ class LlamaCppTokenizer:
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         return self._encode([(text, special)], add_bos=add_bos)
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         parts = self.control_texts.parts(text, literal) if literal else [(text, True)]
-        return self._encode(parts, add_bos=True)
+        return self._encode(parts, add_bos=begins)
 
     def _encode(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool) -> list[int]:
         """Token ids of a text given in parts, each with whether special tokens are recognised in it."""

@@ -23,6 +23,7 @@ import logging
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import time
@@ -31,6 +32,7 @@ from typing import NamedTuple
 from foredraft.backends.llamacpp import binding
 from foredraft.backends.llamacpp.gguf_file import GGUFSummary, read_gguf
 from foredraft.config import ModelOptions
+from foredraft.embedding import Pooling
 from foredraft.errors import (
     BackendError,
     ChildDiedError,
@@ -60,6 +62,9 @@ start_children = partial(ChildPool, size=1, memory=MEMORY)
 
 _FUNCTION = "foredraft.backends.llamacpp.trial_run:open_model"
 _HEAD_FUNCTION = "foredraft.backends.llamacpp.trial_run:open_head"
+_EMBEDDER_FUNCTION = "foredraft.backends.llamacpp.trial_run:open_embedding_model"
+_ADAPTER_FUNCTION = "foredraft.backends.llamacpp.trial_run:open_adapter"
+_VISION_FUNCTION = "foredraft.backends.llamacpp.trial_images:open_vision"
 _VERSION = 1
 _ASSERTION = re.compile(r"(?:.*/)?([^/\s]+\.\w+:\d+: .+)")
 _THROWN = re.compile(r"what\(\): +(.+)")
@@ -103,7 +108,27 @@ def admit(summary: GGUFSummary, options: ModelOptions) -> None:
 def admit_head(target: GGUFSummary, head: GGUFSummary | None, options: ModelOptions) -> None:
     """The same for a head of a model that is admitted; None: its own layers. Raises as `admit` does."""
     files = [target] if head is None else [target, head]
-    _admit(head or target, _identity(files, options, as_head=True), files, options, _HEAD_FUNCTION)
+    _admit(head or target, _identity(files, options, kind="head"), files, options, _HEAD_FUNCTION)
+
+
+def admit_adapter(target: GGUFSummary, adapter: GGUFSummary, options: ModelOptions, scale: float) -> None:
+    """The same for a LoRA adapter of a model that is admitted, at this scale. Raises as `admit` does."""
+    files, at = [target, adapter], f"{scale:g}"
+    identity = _identity(files, options, kind=f"adapter, {at}")
+    _admit(adapter, identity, files, options, _ADAPTER_FUNCTION, more=[at])
+
+
+def admit_embedder(summary: GGUFSummary, options: ModelOptions, pooling: Pooling | None) -> None:
+    """The same for an embedding model or reranker, pooled like this. Raises as `admit` does."""
+    plain = replace(options, watch=(), heads=())
+    identity = _identity([summary], plain, kind=f"embedder, {pooling}")
+    _admit(summary, identity, [summary], plain, _EMBEDDER_FUNCTION, more=[pooling])
+
+
+def admit_vision(target: GGUFSummary, mmproj: GGUFSummary, options: ModelOptions) -> None:
+    """The same for the file of the vision of a model that is admitted. Raises as `admit` does."""
+    files = [target, mmproj]
+    _admit(mmproj, _identity(files, options, kind="vision"), files, options, _VISION_FUNCTION)
 
 
 def _untried_heads(target: GGUFSummary, options: ModelOptions) -> dict[str, GGUFSummary | None]:
@@ -115,16 +140,22 @@ def _untried_heads(target: GGUFSummary, options: ModelOptions) -> dict[str, GGUF
         except ModelError:  # loading it says so
             continue
         files = [target] if head is None else [target, head]
-        found[_identity(files, options, as_head=True)] = head
+        found[_identity(files, options, kind="head")] = head
     return {identity: head for identity, head in found.items() if _kept(identity, options) is None}
 
 
 def _admit(
-    tried: GGUFSummary, identity: str, files: Sequence[GGUFSummary], options: ModelOptions, function: str
+    tried: GGUFSummary,
+    identity: str,
+    files: Sequence[GGUFSummary],
+    options: ModelOptions,
+    function: str,
+    *,
+    more: Sequence[str | None] = (),
 ) -> None:
     fault = _kept(identity, options)
     if fault is None:
-        fault = _try(tried, files, options, function)
+        fault = _try(tried, files, options, function, more=more)
         if not fault.until or function == _HEAD_FUNCTION:
             _keep(identity, fault, options)
     if fault.until:
@@ -140,10 +171,17 @@ def _admit(
         )
 
 
-def _try(tried: GGUFSummary, files: Sequence[GGUFSummary], options: ModelOptions, function: str) -> _Fault:
+def _try(
+    tried: GGUFSummary,
+    files: Sequence[GGUFSummary],
+    options: ModelOptions,
+    function: str,
+    *,
+    more: Sequence[str | None] = (),
+) -> _Fault:
     """What is wrong with the file. Raises BackendError if it could not be tried."""
     try:
-        _call(function, files, options)
+        _call(function, files, options, *more)
     except ModelFormatError as error:
         return _Fault(error.message.rstrip("."))
     except (ChildTimeoutError, ChildMemoryError) as error:
@@ -158,7 +196,9 @@ def _try(tried: GGUFSummary, files: Sequence[GGUFSummary], options: ModelOptions
     return _Fault("")
 
 
-def _call(function: str, files: Sequence[GGUFSummary | None], options: ModelOptions) -> None:
+def _call(
+    function: str, files: Sequence[GGUFSummary | None], options: ModelOptions, *more: str | None
+) -> None:
     """Try a model and its heads in a child; None: its own layers. Raises what the child does, ChildError."""
     seconds = SECONDS + sum(file.size_bytes for file in files if file is not None) // BYTES_PER_SECOND
     with start_children() as children:
@@ -169,6 +209,7 @@ def _call(function: str, files: Sequence[GGUFSummary | None], options: ModelOpti
             options.kv_type,
             options.flash_attention,
             list(options.watch),
+            *more,
             seconds=seconds,
         )
 
@@ -179,14 +220,14 @@ def _last_words(error: ChildDiedError) -> str:
     return found[-1].strip() if found else error.message.partition(": ")[2].rstrip(".")
 
 
-def _identity(summaries: Sequence[GGUFSummary], options: ModelOptions, *, as_head: bool = False) -> str:
+def _identity(summaries: Sequence[GGUFSummary], options: ModelOptions, *, kind: str = "") -> str:
     """Identifies the files, the version of llama.cpp, and the options."""
     digest = hashlib.sha256(f"{_VERSION}|{binding.library().key}".encode())
     digest.update(f"|{options.kv_type}|{options.flash_attention}".encode())
     if options.watch:
         digest.update(f"|watch {options.watch}".encode())
-    if as_head:
-        digest.update(b"|head")
+    if kind:
+        digest.update(f"|{kind}".encode())
     for summary in summaries:
         for file, length in zip(summary.files, summary.header_bytes, strict=True):
             found = file.stat()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import numpy as np
 
 from foredraft.backends.llamacpp import abi, binding
 from foredraft.backends.llamacpp.binding import lib
+from foredraft.backends.llamacpp.embedder_loading import open_embedder
 from foredraft.backends.llamacpp.loading import open_weights
-from foredraft.config import ModelOptions
+from foredraft.config import Adapter, ModelOptions
+from foredraft.embedding import Encoded, Pooling
 from foredraft.errors import BackendError, ForedraftError, ModelFormatError
 from foredraft.protocols import Head, Model, Tokenizer
 from foredraft.types import HeadRows, Rows
@@ -74,6 +77,58 @@ def open_head(
         model.close()
 
 
+def open_embedding_model(  # noqa: PLR0917 - a child is called without names
+    paths: Sequence[str],
+    library: str,
+    kv_type: str,
+    flash_attention: Any,
+    watch: Sequence[str],
+    pooling: Pooling | None,
+) -> None:
+    """The same for an embedding model or reranker, pooled like this."""
+    options = trial_options(library, kv_type, flash_attention, watch)
+    try:
+        model = open_embedder(Path(paths[0]), options, pooling, as_they_lie=True)
+    except ForedraftError:
+        return
+    try:
+        _read(model.tokenizer)
+        last = model.info.vocab_size - 1
+        tokens = [0, last, last // 2][: model.traits.most_tokens]
+        model.compute([Encoded(tokens), Encoded(tokens[:1]), model.encode("a")])
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        model.close()
+
+
+def open_adapter(  # noqa: PLR0917 - a child is called without names
+    paths: Sequence[str],
+    library: str,
+    kv_type: str,
+    flash_attention: Any,
+    watch: Sequence[str],
+    scale: str,
+) -> None:
+    """The same for a LoRA adapter, the second file, of the first, at this scale."""
+    adapter = Adapter("tried", ((Path(paths[1]), float(scale)),))
+    try:
+        model = _open(paths[0], library, kv_type, flash_attention, watch, adapter)
+    except ForedraftError:
+        return
+    try:
+        numbers = _compute(model)
+        for sequence in range(model.capabilities.sequences):
+            model.release(sequence)
+            model.adapt(sequence, adapter.name)
+        if numbers and not _compute(model):
+            raise ModelFormatError(f"at a scale of {scale} it computes what is no number; try a smaller one")
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        model.close()
+
+
 def _try_head(model: Model, path: str) -> None:
     """Compute drafts of a head: a file's, or "" for the model's own layers."""
     try:
@@ -84,10 +139,23 @@ def _try_head(model: Model, path: str) -> None:
     head.close()
 
 
-def _open(path: str, library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> Model:
+def _open(
+    path: str,
+    library: str,
+    kv_type: str,
+    flash_attention: Any,
+    watch: Sequence[str],
+    *adapters: Adapter,
+) -> Model:
+    options = replace(trial_options(library, kv_type, flash_attention, watch), adapters=adapters)
+    return open_weights(Path(path), options, as_they_lie=True)
+
+
+def trial_options(library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> ModelOptions:
+    """Those of every trial, with the library that the user named."""
     binding.choose(Path(library) if library else None)
     lib.ggml_set_abort_callback(_said)  # without a callback a debugger would be started
-    options = ModelOptions(
+    return ModelOptions(
         context_at_most=_CONTEXT,
         sequences=2,
         threads=1,  # several threads wait for each other on a busy machine
@@ -99,7 +167,6 @@ def _open(path: str, library: str, kv_type: str, flash_attention: Any, watch: Se
         watch=tuple(watch),
         probe=False,
     )
-    return open_weights(Path(path), options, as_they_lie=True)
 
 
 def _read(tokenizer: Tokenizer) -> None:
@@ -109,20 +176,22 @@ def _read(tokenizer: Tokenizer) -> None:
         tokenizer.token_bytes(token)
 
 
-def _compute(model: Model) -> None:
+def _compute(model: Model) -> bool:
     """Compute the first and last token, as several rows and as one, beside another sequence; and roll rows
-    back.
+    back. Returns whether all logits are numbers.
     """
     room = model.info.context_length
     tokens = [0, model.info.vocab_size - 1, model.info.vocab_size // 2][:room]
-    model.forward([Rows(0, 0, tokens, len(tokens))])
+    numbers = not np.isnan(model.forward([Rows(0, 0, tokens, len(tokens))])).any()
     if model.capabilities.features and not np.isfinite(model.features()).all():
         raise ModelFormatError("its hidden states are no finite numbers")
     if room <= len(tokens):
-        return
-    model.forward([Rows(0, len(tokens), tokens[:1], 1), Rows(1, 0, tokens, 1)])
+        return numbers
+    logits = model.forward([Rows(0, len(tokens), tokens[:1], 1), Rows(1, 0, tokens, 1)])
+    numbers &= not np.isnan(logits).any()
     model.restore(1, model.snapshot(0))
     model.release(0)
+    return numbers
 
 
 def _draft(model: Model, head: Head) -> None:

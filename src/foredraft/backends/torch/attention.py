@@ -13,7 +13,7 @@ on CUDA `sdpa_kernels.py` restricts the kernels that torch may choose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -52,13 +52,14 @@ sequences of one row each a forward of a 135M model took 98 ms, and 125 ms one a
 class Style:
     """Variants of a layer's attention. `window`: how many cells back a row sees, including its own;
     `softcap`: scores are squeezed into ± this; `sinks`: a score for each head that only takes part in the
-    sum.
+    sum. `until`: every row sees the cells up to this one, also those after its own.
     """
 
     scale: float
     window: int | None = None
     softcap: float | None = None
     sinks: Any = None
+    until: int | None = None
 
 
 class Attention(Protocol):
@@ -104,11 +105,28 @@ def _run(layer: Layer, batch: Batch, run: Sequence[Segment], q: Any, kv: Any, *,
         return _tree(layer, batch, run[0], q, kv, style=style)
     if len(run) == 1:
         _write(layer, run[0].seq, run[0].start, kv)
+        if run[0].blocks:
+            return _with_blocks(layer, batch, run[0], q, style=style)
     else:
         for segment in run:
             rows = slice(segment.first - first, segment.end - first)
             _write(layer, segment.seq, segment.start, _rows_of(kv, rows))
     return _in_chunks(layer, batch, run[0].seq, q, tuple(segment.start for segment in run), style=style)
+
+
+def _with_blocks(layer: Layer, batch: Batch, segment: Segment, q: Any, *, style: Style) -> Any:
+    """Attention of a chain with images whose rows see all of each other: the parts between them as always,
+    and each image over the cells up to its end.
+    """
+    parts, done = [], segment.start
+    edges = [edge for block in segment.blocks for edge in block]
+    for number, end in enumerate([*edges, segment.start + segment.count]):
+        if end > done:
+            rows = q[done - segment.start : end - segment.start]
+            style_here = replace(style, until=end if number % 2 else None)
+            parts.append(_in_chunks(layer, batch, segment.seq, rows, (done,), style=style_here))
+            done = end
+    return torch.cat(parts)
 
 
 def _rows_of(kv: Any, rows: Any) -> Any:
@@ -153,7 +171,7 @@ def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
         last = runs[-1][-1] if runs else None
         if (
             last is not None
-            and not (last.branches or segment.branches)
+            and not (last.branches or segment.branches or last.blocks or segment.blocks)
             and (segment.seq, segment.count) == (last.seq + 1, last.count)
             and abs(segment.start - last.start) <= NEARLY
             and segment.count <= SIDE_BY_SIDE
@@ -197,10 +215,10 @@ def _chains(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, ...
     many, groups = len(starts), layer.keys.shape[1]
     total_rows, heads, size = q.shape
     shape = (many, total_rows // many, groups, heads // groups, size)
-    key = (seq, starts, shape, style.window)
+    key = (seq, starts, shape, style.window, style.until)
     plan = batch.scratch.get(key)
     if plan is None:
-        plan = batch.scratch[key] = _plan(seq, starts, shape, window=style.window, dtype=layer.keys.dtype)
+        plan = batch.scratch[key] = _plan(seq, starts, shape, style=style, dtype=layer.keys.dtype)
     plan.asked.copy_(q.view(shape).transpose(1, 2))
     keys, values = layer.view(plan.key, partial(_seen, plan.key))
     total = _weighted(_softmax(_scores(plan, keys, style), style.sinks, groups, shape[1]), values)
@@ -208,14 +226,13 @@ def _chains(layer: Layer, batch: Batch, seq: int, q: Any, starts: tuple[int, ...
     return found.to(q.dtype).reshape(total_rows, heads, -1)
 
 
-def _plan(
-    seq: int, starts: tuple[int, ...], shape: tuple[int, ...], *, window: int | None, dtype: Any
-) -> _Plan:
+def _plan(seq: int, starts: tuple[int, ...], shape: tuple[int, ...], *, style: Style, dtype: Any) -> _Plan:
     many, count, groups, shared, size = shape
-    cells, filled = _padded(max(starts) + count), max(count * shared, least_rows(size))
+    cells = _padded(style.until or max(starts) + count)
+    filled = max(count * shared, least_rows(size))
     queries = torch.zeros(many * groups, filled, size, dtype=dtype)
     asked = queries[:, : count * shared].view(many, groups, count, shared, size)
-    hidden = _hidden(starts, count, cells, filled, groups=groups, shared=shared, window=window, dtype=dtype)
+    hidden = _hidden(starts, count, cells, filled, groups=groups, shared=shared, style=style, dtype=dtype)
     return _Plan((seq, many, cells), queries, asked, hidden)
 
 
@@ -284,7 +301,7 @@ def _hidden(
     *,
     groups: int,
     shared: int,
-    window: int | None,
+    style: Style,
     dtype: Any,
 ) -> Any:
     """The addition to the scores: -inf where a row must not look, 0 elsewhere. Padding rows look where the
@@ -295,9 +312,11 @@ def _hidden(
         fill = positions[:, :1].expand(-1, filled - positions.shape[1])
         positions = torch.cat([positions, fill], 1)
     cell, position = torch.arange(cells), positions[..., None]
-    unseen = cell > position
-    if window is not None:
-        unseen |= cell <= position - window
+    unseen = (
+        cell > position if style.until is None else (cell >= style.until).expand(*position.shape[:-1], -1)
+    )
+    if style.window is not None:
+        unseen = unseen | (cell <= position - style.window)
     hidden = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, float("-inf"))
     return hidden if len(starts) == 1 else hidden.repeat_interleave(groups, 0)
 
@@ -359,6 +378,8 @@ def _looks(batch: Batch, segment: Segment, window: int | None, device: Any) -> A
     seen = cell <= cell[segment.start :, None]
     if segment.parents:
         seen[:, segment.start :] = _related(segment.parents).to(device)
+    for start, end in segment.blocks:
+        seen[start - segment.start : end - segment.start, start:end] = True
     if window is not None:
         position = batch.positions[segment.first : segment.end]
         standing = torch.cat(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foredraft.images import ImageSpan
 from foredraft.types import Rows
 
 TOKEN, POSITION, WANTED, SEQUENCE, UNBROKEN, CELL = range(6)
@@ -45,11 +46,39 @@ class Segment:
     count: int
     parents: tuple[int, ...] = ()
     branches: tuple[Branch, ...] = ()
+    blocks: tuple[tuple[int, int], ...] = ()
+    """Cells from the first up to the second whose rows see all of each other: images of some models."""
 
     @property
     def end(self) -> int:
         """The index after its last row in the forward."""
         return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class SeenImage:
+    """`PreparedImage.data` of this backend: `vectors` are all rows of the image, shape (rows, hidden size).
+    `places`, of models with rotary positions in three dimensions, are those of the rows counted from the
+    image's first, shape (3, rows); the text goes on `advance` positions after that. `deep`, of models whose
+    images also reach deeper layers, is what is added to the rows behind the first layers, each of the shape
+    of `vectors`.
+    """
+
+    vectors: Any
+    places: Any = None
+    advance: int = 0
+    deep: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Rows `first` … of a forward that are those of an image, and not embeddings of tokens: `vectors` and
+    each of `deep` have shape (rows, hidden size).
+    """
+
+    first: int
+    vectors: Any
+    deep: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +88,9 @@ class Batch:
     and the cell that it is written to.
 
     `scratch` caches values that every layer computes alike, such as masks, until the forward is over.
-    `features` receives the watched hidden states of all rows, each of shape (rows, size).
+    `features` receives the watched hidden states of all rows, each of shape (rows, size). `images` are the
+    rows that are no tokens. `places` are the rotary positions in three dimensions, shape (3, rows), of a
+    model that has such.
     """
 
     numbers: Any
@@ -67,6 +98,8 @@ class Batch:
     segments: tuple[Segment, ...]
     scratch: dict[object, Any] = field(default_factory=dict)
     features: list[Any] = field(default_factory=list)
+    images: tuple[Seen, ...] = ()
+    places: Any = None
 
     @property
     def tokens(self) -> Any:
@@ -79,11 +112,12 @@ class Batch:
         return self.numbers[POSITION]
 
 
-def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
-    """Pack the rows, which the caller has checked."""
+def make_batch(rows: Sequence[Rows], device: Any, *, whole: bool = False) -> Batch:
+    """Pack the rows, which the caller has checked. `whole`: rows of an image see all of it."""
     numbers: list[list[int]] = [[] for _ in range(6)]
     ends: dict[int, int] = {}
     segments: list[Segment] = []
+    images: list[Seen] = []
     for part in sorted(rows, key=lambda part: part.seq):
         first, count = len(numbers[TOKEN]), len(part.tokens)
         own = range(part.start, part.start + count)
@@ -94,7 +128,9 @@ def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
         if part.parents is None or list(part.parents) == list(range(-1, count - 1)):
             numbers[POSITION].extend(own)
             numbers[UNBROKEN].extend(cell + 1 for cell in own)
-            segments.append(Segment(part.seq, part.start, first, count))
+            images += [_seen(span, first + span.start - part.start) for span in part.images]
+            blocks = tuple((span.start, span.end) for span in part.images) if whole else ()
+            segments.append(Segment(part.seq, part.start, first, count, blocks=blocks))
             continue
         parents = tuple(part.parents)
         numbers[POSITION].extend(part.start + depth for depth in _depths(parents))
@@ -107,7 +143,16 @@ def make_batch(rows: Sequence[Rows], device: Any) -> Batch:
     wanted = [row for part in rows for row in range(ends[part.seq] - part.logits, ends[part.seq])]
     numbers[WANTED].extend([*wanted, *[0] * (len(numbers[TOKEN]) - len(wanted))])
     made = torch.tensor(numbers, dtype=torch.long, device=device)
-    return Batch(made, made[WANTED, : len(wanted)], tuple(segments))
+    return Batch(made, made[WANTED, : len(wanted)], tuple(segments), images=tuple(images))
+
+
+def _seen(span: ImageSpan, first: int) -> Seen:
+    """The rows of a span, which are `first` and following of the forward."""
+    data = span.image.data
+    assert isinstance(data, SeenImage)
+    begin = sum(count for _, count in span.image.runs[: span.run]) + span.first
+    rows = slice(begin, begin + span.rows)
+    return Seen(first, data.vectors[rows], tuple(vectors[rows] for vectors in data.deep))
 
 
 def side_by_side(batch: Batch, rows: Sequence[Rows]) -> Any:

@@ -114,6 +114,13 @@ class OwnCaches:
         """Drop the sequence's cache."""
         self.lengths[seq], self.held[seq] = 0, None
 
+    def finite(self, seq: int) -> bool:  # noqa: ARG002
+        """Whether the sequence's cells are numbers: not known, and nothing of it stays behind."""
+        return True
+
+    def wipe(self, seq: int) -> None:
+        """Nothing is left of what was dropped."""
+
     def close(self) -> None:
         """Free every cache."""
         self.held = [None] * len(self.held)

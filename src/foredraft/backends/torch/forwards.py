@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import transformers
 
+from foredraft.backends.torch.adapters import Adapters
 from foredraft.backends.torch.attention import Attention, cells_dtype, choose_attention
 from foredraft.backends.torch.cached import CachedForward, OwnCaches
 from foredraft.backends.torch.check import AS_GGUF, CHAIN, PREFIX, check_forward, reference_logits
@@ -21,6 +23,8 @@ from foredraft.backends.torch.lean import Kernels, LeanForward, is_lean
 from foredraft.backends.torch.linear import drop_weights, replace_products
 from foredraft.backends.torch.model import Cells, Forward, TorchModel
 from foredraft.backends.torch.recurrent import Layers, RecurrentForward, RecurrentModel
+from foredraft.backends.torch.seeing import SeeingCells, SeeingModel
+from foredraft.backends.torch.seeing_kinds import eyes, is_seeing, kind_of
 from foredraft.backends.torch.states import States
 from foredraft.errors import UnsupportedModelError
 from foredraft.types import Rollback
@@ -50,23 +54,33 @@ def choose_forward(
     dtype: Any,
     device: Any,
     watch: Sequence[str] = (),
+    adapters: Adapters | None = None,
 ) -> Computation:
     """Choose a forward for transformers' model `weights`, which it takes over. `watch`: the hidden states
     that it keeps (features.py).
 
-    Raises UnsupportedModelError if no forward computes the same as transformers, or if the model does not
-    have the hidden states, and CapacityError.
+    Raises UnsupportedModelError if no forward computes the same as transformers, also with each of the
+    `adapters`, or if the model does not have the hidden states, and CapacityError.
     """
+    _expect(adapters, weights)
     linear, attention = choose_products(dtype, device), choose_attention(device)
-    cells = KVCache(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
+    kind = kind_of(weights.config)
+    made = SeeingCells if kind is not None and kind.grid else KVCache
+    cells = made(sequences, context_length, dtype=cells_dtype(dtype, device), device=device)
     if is_lean(weights, context_length):
         lean = LeanForward(weights, cells, linear, Kernels(attention), watch=watch)
         trunk = Trunk(weights.config, lean.embedding, lean.output, linear)
-        return Computation(lean, cells, {"forward": "lean", "products": linear.describe()}, trunk=trunk)
+        settings = {"forward": "lean", "products": linear.describe()}
+        computed = Computation(lean, cells, settings, trunk=trunk)
+        if adapters is not None:
+            lean.wrap(partial(adapters.around, linear=linear))
+            _check_adapted(computed, adapters, name, dtype=dtype, device=device)
+        return computed
     with _quietly():
         expected = reference_logits(weights)
-    replaced = replace_products(weights, linear)
-    align_activations(weights)
+    apart = eyes(weights)
+    replaced = replace_products(weights, linear, apart)
+    align_activations(weights, apart)
     judge = _Judge(expected, name, dtype, device, replaced if linear.copies else [])
     layers, states = Layers(weights, linear), States(cells)
     found = None
@@ -82,7 +96,40 @@ def choose_forward(
     text = weights.config.get_text_config()
     embedding = weights.get_input_embeddings().weight.detach()
     trunk = Trunk(text, embedding, weights.get_output_embeddings(), linear, source=weights)
+    if adapters is not None:
+        for layer in sorted({layer for pairs in adapters.pairs.values() for layer in pairs}):
+            module = weights.get_submodule(layer)
+            module.forward = adapters.around([layer], module.forward, linear)
+        _check_adapted(found, adapters, name, dtype=dtype, device=device)
     return replace(found, trunk=trunk) if watch else found
+
+
+def _expect(adapters: Adapters | None, weights: Any) -> None:
+    """Note what transformers computes with each adapter."""
+    for name in adapters.pairs if adapters is not None else ():
+        assert adapters is not None, "there are none without"
+        with _quietly(), adapters.hooked(weights, name):
+            adapters.expected[name] = reference_logits(weights)
+
+
+def _check_adapted(found: Computation, adapters: Adapters, name: str, *, dtype: Any, device: Any) -> None:
+    """Raises UnsupportedModelError, and closes the forward, if it computes something else with an adapter."""
+    try:
+        for adapter, expected in adapters.expected.items():
+            with adapters.computing(adapter):
+                check_forward(
+                    found.forward,
+                    expected,
+                    f"{name} with the adapter {adapter}",
+                    dtype=dtype,
+                    device=device,
+                    tree=found.trees,
+                )
+            found.cells.release(0)
+    except BaseException:
+        found.forward.close()
+        raise
+    adapters.expected.clear()
 
 
 @dataclass(slots=True)
@@ -123,7 +170,8 @@ def _generic(
         judge.settle(generic, generic, tree=True, most=cells.context_length)
     except UnseenWindowError:
         return None
-    return Computation(generic, cells, {"forward": "transformers"})
+    model = SeeingModel if is_seeing(weights.config) else TorchModel
+    return Computation(generic, cells, {"forward": "transformers"}, model=model)
 
 
 def _recurrent(

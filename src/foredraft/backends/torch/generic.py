@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
+import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from foredraft.backends.torch.attention import Attention, Style
@@ -20,6 +21,7 @@ from foredraft.backends.torch.batch import Batch
 from foredraft.backends.torch.check import AS_GGUF
 from foredraft.backends.torch.features import Taps
 from foredraft.backends.torch.kv import KVCache
+from foredraft.backends.torch.seeing_kinds import kind_of
 from foredraft.errors import UnsupportedModelError
 
 _numbers = count()
@@ -50,7 +52,12 @@ class GenericForward:
         self._name = f"foredraft_{next(_numbers)}"
         AttentionInterface.register(self._name, self._attend)
         AttentionMaskInterface.register(self._name, self._note_mask)
-        source.set_attn_implementation(self._name)
+        kind = kind_of(source.config)
+        self._sees = kind is not None
+        source.set_attn_implementation({"text_config": self._name} if self._sees else self._name)
+        if kind is not None:
+            text = getattr(source.model, kind.text)
+            text.register_forward_pre_hook(self._with_deep, with_kwargs=True)
         self._keeps = "logits_to_keep" in inspect.signature(source.forward).parameters
         if not self._keeps:
             source.get_output_embeddings().register_forward_pre_hook(self._only_wanted)
@@ -62,8 +69,7 @@ class GenericForward:
             self._taps.begin()
         try:
             output = self._source(
-                input_ids=batch.tokens[None],
-                position_ids=batch.positions[None],
+                **self._rows(batch),
                 use_cache=False,
                 **({"logits_to_keep": batch.wanted} if self._keeps else {}),
             )
@@ -72,6 +78,29 @@ class GenericForward:
         if self._taps is not None:
             batch.features[:] = self._taps.taken()
         return output.logits[0]
+
+    def _rows(self, batch: Batch) -> dict[str, Any]:
+        """The rows as tokens, or those of a model that sees as what its layers read, and their positions."""
+        places = batch.positions[None] if batch.places is None else batch.places[:, None]
+        if not self._sees:
+            return {"input_ids": batch.tokens[None], "position_ids": places}
+        vectors = self._source.get_input_embeddings()(batch.tokens)
+        for image in batch.images:
+            vectors[image.first : image.first + len(image.vectors)] = image.vectors
+        return {"inputs_embeds": vectors[None], "position_ids": places}
+
+    def _with_deep(
+        self, _text: Any, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """For a model whose images also reach deeper layers (Qwen3-VL): pass on what is added there."""
+        images = [] if self._batch is None else [image for image in self._batch.images if image.deep]
+        if not images or self._batch is None:
+            return None
+        mask = torch.zeros(1, len(self._batch.tokens), dtype=torch.bool, device=self._batch.tokens.device)
+        for image in images:
+            mask[:, image.first : image.first + len(image.vectors)] = True
+        added = [torch.cat(layer) for layer in zip(*(image.deep for image in images), strict=True)]
+        return inputs, {**named, "visual_pos_masks": mask, "deepstack_visual_embeds": added}
 
     def check_windows(self, context_length: int) -> None:
         """Raises UnseenWindowError if the forwards so far had a window shorter than `context_length` that was

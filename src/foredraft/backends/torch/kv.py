@@ -170,6 +170,25 @@ class KVCache:
         """Drop the sequence's cells."""
         self.lengths[seq] = 0
 
+    def finite(self, seq: int) -> bool:
+        """Whether the sequence's cells are numbers. A row that is not has none in the layers after that, so
+        the last one is looked at.
+        """
+        if not self._layers or not self.lengths[seq]:
+            return True
+        layer = self._layers[max(self._layers)]
+        held = [buffer[seq, :, : self.lengths[seq]] for buffer in (layer.keys, layer.values)]
+        return all(bool(torch.isfinite(cells).all()) for cells in held)
+
+    def wipe(self, seq: int) -> None:
+        """Zero the cells that the sequence has dropped, which may not be finite. Those never written are not
+        written now: they need no memory.
+        """
+        for layer in self._layers.values():
+            for buffer in (layer.keys, layer.values):
+                dropped = buffer[seq, :, self.lengths[seq] :]
+                dropped[:, (dropped != 0).any(0).any(-1)] = 0
+
     def close(self) -> None:
         """Free the buffers."""
         self._layers.clear()

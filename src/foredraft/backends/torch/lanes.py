@@ -7,7 +7,7 @@ If torch divides the numbers between threads, every part has an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -53,15 +53,15 @@ def _divided_well(numbers: int) -> bool:
     return numbers <= SERIAL or not any(-(-numbers // many) % LANES for many in range(2, threads + 1))
 
 
-def align_activations(source: Any) -> None:
-    """Make every activation of transformers' model `source` compute by lanes.
+def align_activations(source: Any, apart: Collection[Any] = ()) -> None:
+    """Make every activation of transformers' model `source` but those of `apart` compute by lanes.
 
     This also makes its input contiguous: for half of a layer's output (gate and up in one product) torch
     computes GELU with another kernel, except for a single row, which has no gap to the next.
     """
     for module in source.modules():
         known = type(module).__module__ in {torch.nn.modules.activation.__name__, activations.__name__}
-        if known and type(module).__name__ not in _OF_ROWS:
+        if known and type(module).__name__ not in _OF_ROWS and module not in apart:
             module.forward = partial(_activated, module.forward)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -56,6 +56,15 @@ class LayerWeights:
 
     tensors: Mapping[str, Any]
     rotates: bool
+
+
+JOINED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""The layers of transformers' model whose weights are joined for each product."""
 
 
 def take_over(source: Any) -> Iterator[LayerWeights]:
@@ -216,6 +225,21 @@ class LeanForward:
         kv = heads.narrow(1, self._heads, 2 * self._groups).view(count, 2, self._groups, self._size)
         seen = self._kernels.attention(cells, batch, heads.narrow(1, 0, self._heads), kv, style=self._style)
         return layer.out(seen.reshape(count, -1))
+
+    def wrap(self, around: Callable[[Sequence[str], Linear], Linear]) -> None:
+        """Replace each product by what `around` makes of it and the names of its layers in transformers'
+        model.
+        """
+        wrapped = []
+        with closing(iter(self._layers)) as layers:
+            for index, layer in enumerate(layers):
+                made: dict[str, Any] = {
+                    name: around([f"model.layers.{index}.{part}" for part in parts], getattr(layer, name))
+                    for name, parts in JOINED.items()
+                }
+                wrapped.append(replace(layer, **made))
+        self._layers = Layers(wrapped)
+        self.output = around(["lm_head"], self.output)
 
     def close(self) -> None:
         """Free the weights."""

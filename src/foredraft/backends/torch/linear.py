@@ -10,7 +10,7 @@ AVX512_BF16).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
@@ -99,16 +99,18 @@ def choose_linear(dtype: Any, device: Any) -> Callable[..., Linear]:
     return packed_linear
 
 
-def replace_products(source: Any, linear: Callable[..., Linear]) -> list[tuple[Any, Any]]:
-    """Make every linear layer of transformers' model `source` multiply with `linear`; layers that share
-    weights share the product (Zamba's blocks).
+def replace_products(
+    source: Any, linear: Callable[..., Linear], apart: Collection[Any] = ()
+) -> list[tuple[Any, Any]]:
+    """Make every linear layer of transformers' model `source` but those of `apart` multiply with `linear`;
+    layers that share weights share the product (Zamba's blocks).
 
     Returns these layers with their weights, which they still hold.
     """
     replaced = []
     made: dict[tuple[int, int], Linear] = {}
     for module in source.modules():
-        if type(module) not in {torch.nn.Linear, Conv1D}:
+        if type(module) not in {torch.nn.Linear, Conv1D} or module in apart:
             continue
         shared = id(module.weight), id(module.bias)
         if shared not in made:

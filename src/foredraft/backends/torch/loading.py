@@ -12,29 +12,41 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    GenerationConfig,
+)
 
 from foredraft import installation
 from foredraft.backends.comparison import Effort
+from foredraft.backends.context_size import Chosen
 from foredraft.backends.cpu import physical_cores
-from foredraft.backends.probe import Verdict, measure, with_measured
+from foredraft.backends.probe import Verdict, measure, with_adapters_measured, with_measured
+from foredraft.backends.rope import Positions, settle
+from foredraft.backends.torch.adapters import Adapters, load_adapters
 from foredraft.backends.torch.attention import cells_dtype
 from foredraft.backends.torch.cached import OwnCaches
 from foredraft.backends.torch.check import AS_GGUF
+from foredraft.backends.torch.context_memory import context_for
 from foredraft.backends.torch.forwards import Computation, choose_forward
 from foredraft.backends.torch.fp8 import check_blocks
 from foredraft.backends.torch.lean import is_lean
 from foredraft.backends.torch.model import VERIFY_ROWS, TorchModel
 from foredraft.backends.torch.offload import SETTINGS as OFFLOAD
 from foredraft.backends.torch.offload import Accelerator, find_accelerator, lean_on
-from foredraft.backends.torch.rotary import settle_rotary, short_context
+from foredraft.backends.torch.rotary import positions_in, set_positions, settle_rotary, short_context
+from foredraft.backends.torch.seeing import SeeingModel
+from foredraft.backends.torch.seeing_kinds import is_seeing
 from foredraft.backends.torch.tokenizer import TorchTokenizer
-from foredraft.config import Dtype, ModelOptions
+from foredraft.backends.torch.vision import TorchVision, find_vision
+from foredraft.config import DEFAULT_CONTEXT, Dtype, ModelOptions
 from foredraft.cpu_info import this_processor
 from foredraft.errors import (
     CapacityError,
     ConfigError,
-    ContextLengthError,
     ForedraftError,
     ModelFormatError,
     ModelNotFoundError,
@@ -43,6 +55,7 @@ from foredraft.errors import (
 )
 from foredraft.library.fingerprint import fingerprint
 from foredraft.library.head_kinds import kind_of, no_model
+from foredraft.library.kinds import kind_in_folder, only_embeds
 from foredraft.library.recommended import recommended_in_folder
 from foredraft.library.repository import CONFIG, cached_repository, read_json, weight_files
 from foredraft.library.safetensors_file import read_safetensors
@@ -95,22 +108,28 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         raise ConfigError(
             f"There is no number format {options.dtype!r}.", hint=f"Use auto, {', '.join(DTYPES)}."
         )
-    source = _find(path)
+    source = find_source(path)
     threads = options.threads or physical_cores()
     torch.set_num_threads(threads)
     device, accelerator = place_on(options, accelerator)
-    with _translated(path):
+    with translated(path):
         if not source.gguf and kind_of(read_json(source.folder / CONFIG)):
             raise no_model(source.folder)
+        if not source.gguf and (kind := kind_in_folder(source.folder)) != "generative":
+            raise only_embeds(source.name, kind)
         config = AutoConfig.from_pretrained(source.folder, **source.keywords())
         dtype = choose_dtype(config, device) if options.dtype == "auto" else options.dtype
-        context_length = _context_length(path, config, options)
-        _check_size(source, path, config)
-        tokenizer = _load_tokenizer(source, path)
-        weights = _load_weights(source, path, config, DTYPES[dtype])
+        positions = settle(path.name, positions_in(config), options.rope, options.context_length)
+        set_positions(config, positions)
+        chosen = context_for(source.files(), config, positions, options, dtype=DTYPES[dtype], device=device)
+        context_length, auto = chosen.length, _class_for(config)
+        check_size(source, path, config, auto)
+        tokenizer = load_tokenizer(source, path)
+        weights = load_weights(source, path, config, DTYPES[dtype], auto=auto)
         settle_rotary(weights, context_length)
-        if accelerator is None or not is_lean(weights, context_length):
+        if accelerator is None or options.adapters or not is_lean(weights, context_length):
             weights, accelerator = weights.to(device), None
+        adapters = load_adapters(options.adapters, weights)
     if options.progress is not None:
         options.progress(1.0)
     model = _assemble(
@@ -120,7 +139,9 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
         options=options,
         device=device,
         accelerator=accelerator,
-        context_length=context_length,
+        adapters=adapters,
+        positions=positions,
+        context=chosen,
         dtype=dtype,
     )
     settings = {name: value for name, value in model.info.settings.items() if name not in OFFLOAD}
@@ -129,23 +150,31 @@ def load_model(path: Path, options: ModelOptions, accelerator: Accelerator | Non
     if model.durable:
         model.with_capabilities(snapshot_key=_snapshot_key(source, key, context_length))
     try:
-        return _probed(model, key, options) if options.probe else model
+        return _probed(model, key, options, adapters) if options.probe else model
     except BaseException:
         model.close()
         raise
 
 
-def _probed(model: TorchModel, key: str, options: ModelOptions) -> TorchModel:
+def _probed(model: TorchModel, key: str, options: ModelOptions, adapters: Adapters | None) -> TorchModel:
     able = model.capabilities
     if able.rollback is Rollback.BOUNDED and not able.rollback_bound:  # it never drafts
         return model.with_capabilities(invariance_note="not measured: the model keeps a recurrent state")
     if "streamed" in model.info.settings:
         return _as_known(model, key, options)
-    return with_measured(
+    image = model.vision.blank() if isinstance(model, SeeingModel) and model.vision is not None else None
+    if image is not None:
+        key += "|behind an image"
+    kinds = {"": key}
+    for name in model.adapters if adapters is not None else ():
+        kind = f"{key}|adapter {adapters.signature(name)}" if adapters else ""
+        if kind not in kinds.values():
+            kinds[name] = kind
+    return with_adapters_measured(
         model,
-        key,
+        kinds,
         options,
-        lambda: measure(model, options, enough=VERIFY_ROWS, effort=_EFFORT),
+        lambda: measure(model, options, enough=VERIFY_ROWS, effort=_EFFORT, image=image),
         otherwise=VERIFY_ROWS,
     )
 
@@ -178,7 +207,8 @@ def _snapshot_key(source: Source, settings_key: str, context_length: int) -> str
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _find(path: Path) -> Source:
+def find_source(path: Path) -> Source:
+    """The model at a path. Raises ModelFormatError, ModelNotFoundError."""
     if path.suffix.lower() == ".gguf":
         source = Source(path.parent, path.name)
     else:
@@ -225,23 +255,20 @@ def _processor_has_bf16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def _context_length(path: Path, config: Any, options: ModelOptions) -> int:
-    trained = _trained_context(config)
-    if options.context_length > trained > 0:
-        raise ContextLengthError(
-            f"{path.name} was trained for {trained} tokens of context, not {options.context_length}.",
-            hint=f"Use a context of at most {trained}.",
-        )
-    most = min(trained or options.context_at_most, options.context_at_most)
+def context_length_of(config: Any, positions: Positions, options: ModelOptions) -> int:
+    """Tokens of context for one forward over whole texts: no more than `DEFAULT_CONTEXT` if not asked for."""
+    most = min(positions.reach or DEFAULT_CONTEXT, options.context_at_most, DEFAULT_CONTEXT)
     return options.context_length or min(short_context(config) or most, most)
 
 
-def _trained_context(config: Any) -> int:
+def trained_context(config: Any) -> int:
+    """Tokens of context that the model was trained for; 0 if its configuration does not say."""
     text = config.get_text_config()
     return int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
 
 
-def _load_tokenizer(source: Source, path: Path) -> Any:
+def load_tokenizer(source: Source, path: Path) -> Any:
+    """The repository's tokenizer. Raises ModelFormatError."""
     try:
         return AutoTokenizer.from_pretrained(source.folder, **source.keywords())
     except (OSError, ValueError) as error:
@@ -252,7 +279,7 @@ def _load_tokenizer(source: Source, path: Path) -> Any:
         ) from None
 
 
-def _check_size(source: Source, path: Path, config: Any) -> None:
+def check_size(source: Source, path: Path, config: Any, auto: Any = AutoModelForCausalLM) -> None:
     """Raises ModelFormatError if the configuration does not fit the size of the files: transformers would
     allocate all of it before it detects missing weights.
     """
@@ -263,7 +290,7 @@ def _check_size(source: Source, path: Path, config: Any) -> None:
     if layers > len(stored.tensors):
         raise _no_match(path, f"{layers:,} layers", f"{len(stored.tensors):,} tensors")
     with torch.device("meta"):  # allocates no memory
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        model = auto.from_config(config, trust_remote_code=False)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     if parameters > MOST_PARAMETERS * stored.size_bytes:
         raise _no_match(path, f"{parameters:,} parameters", f"{stored.size_bytes:,} bytes")
@@ -276,21 +303,36 @@ def _no_match(path: Path, configured: str, stored: str) -> ModelFormatError:
     )
 
 
-def _load_weights(source: Source, path: Path, config: Any, dtype: Any) -> Any:
-    stored, changed = getattr(config, "quantization_config", None), {}
+def _class_for(config: Any) -> Any:
+    """The class of transformers for all generative models of this kind."""
+    return AutoModelForImageTextToText if is_seeing(config) else AutoModelForCausalLM
+
+
+def load_weights(
+    source: Source,
+    path: Path,
+    config: Any,
+    dtype: Any,
+    *,
+    auto: Any = AutoModelForCausalLM,
+    unused: str | None = None,
+) -> Any:
+    """The model, in this format, as a class of `auto`. Tensors with `unused` in their names may be missing.
+    Raises ModelError.
+    """
+    stored = getattr(config, "quantization_config", None)
     if isinstance(stored, dict) and stored.get("quant_method") == "fp8":
         # As without a GPU: transformers' kernels for FP8 would round the activations, and our forwards
         # compute with the weights as they are.
         check_blocks(source.folder)
         config.quantization_config = {**stored, "dequantize": True}
-        changed = {"config": config}
-    weights, report = AutoModelForCausalLM.from_pretrained(
+    weights, report = auto.from_pretrained(
         source.folder,
+        config=config,
         dtype=dtype,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # otherwise its error does not name the tensor
         **source.keywords(),
-        **changed,
     )
     if mismatched := sorted(report["mismatched_keys"]):
         tensor, found, expected = mismatched[0]
@@ -299,7 +341,7 @@ def _load_weights(source: Source, path: Path, config: Any, dtype: Any) -> Any:
             f"{tuple(expected)}.",
             hint="Files of two models may be mixed up: download the repository again.",
         )
-    missing = sorted(report["missing_keys"])
+    missing = sorted(name for name in report["missing_keys"] if unused is None or unused not in name)
     if missing:  # transformers fills them with random numbers
         raise ModelFormatError(
             f"{path.name} lacks {len(missing)} of the model's tensors, for example {missing[0]}.",
@@ -310,7 +352,7 @@ def _load_weights(source: Source, path: Path, config: Any, dtype: Any) -> Any:
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Iterator[None]:
     """Translate transformers' errors, and suppress its output."""
     messages = transformers.utils.logging
     level, bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
@@ -353,24 +395,22 @@ def _assemble(
     options: ModelOptions,
     device: Any,
     accelerator: Accelerator | None,
-    context_length: int,
+    adapters: Adapters | None,
+    positions: Positions,
+    context: Chosen,
     dtype: Dtype,
 ) -> TorchModel:
-    config = weights.config
+    config, context_length = weights.config, context.length
     head = weights.get_output_embeddings()
     if head is None:
         raise UnsupportedModelError(
             f"{type(weights).__name__} has no output layer for the next token.", hint=AS_GGUF
         )
     tokenizer = TorchTokenizer(fast, int(head.weight.shape[0]), _ends(config, weights.generation_config))
-    parameters = sum(parameter.numel() for parameter in weights.parameters())
+    parameters = sum(parameter.numel() for parameter in weights.parameters())  # before any is dropped
     where = {"name": source.name, "context_length": context_length, "dtype": DTYPES[dtype]}
-    if accelerator is not None:
-        computation = lean_on(accelerator, weights, options, **where)
-    else:
-        computation = choose_forward(
-            weights, sequences=options.sequences, device=device, watch=options.watch, **where
-        )
+    computation = _computation(weights, options, device, accelerator, adapters, **where)
+    vision = _vision(computation, weights, tokenizer, source, context_length)
     info = ModelInfo(
         name=source.name,
         path=str(source.folder / source.gguf if source.gguf else source.folder),
@@ -379,16 +419,34 @@ def _assemble(
         vocab_size=tokenizer.vocab_size,
         vocab_hash=tokenizer.hash(),
         context_length=context_length,
-        trained_context=_trained_context(config) or context_length,
+        trained_context=positions.reach or context_length,
+        context_chosen=context.why,
         parameters=parameters,
         size_bytes=sum(file.stat().st_size for file in source.files()),
         backend=f"torch {torch.__version__} (transformers {transformers.__version__})",
         device=device_name(device),
         quantization=dtype,
-        settings=_settings(computation, options, dtype, device),
+        settings=_settings(computation, options, dtype, device, positions),
         recommended=recommended_in_folder(source.folder),
+        memory={} if adapters is None else {"adapters": adapters.bytes},
+        scalable=positions.scalable,
+        notes=positions.notes,
     )
-    return computation.model(
+    return _made(computation, tokenizer, info, vision, options=options, device=device, adapters=adapters)
+
+
+def _made(
+    computation: Computation,
+    tokenizer: TorchTokenizer,
+    info: ModelInfo,
+    vision: TorchVision | None,
+    *,
+    options: ModelOptions,
+    device: Any,
+    adapters: Adapters | None,
+) -> TorchModel:
+    """The model that computes so, and sees if it has a `vision`."""
+    model = computation.model(
         computation.forward,
         computation.cells,
         tokenizer,
@@ -399,16 +457,55 @@ def _assemble(
         trees=computation.trees,
         watch=options.watch,
         trunk=computation.trunk,
+        adapters=adapters,
+    )
+    if isinstance(model, SeeingModel) and vision is not None:
+        model.see(vision)
+    return model
+
+
+def _computation(
+    weights: Any,
+    options: ModelOptions,
+    device: Any,
+    accelerator: Accelerator | None,
+    adapters: Adapters | None,
+    **where: Any,
+) -> Computation:
+    """The model's forward and cache, which take its weights over; streamed where there is an accelerator."""
+    if accelerator is not None:
+        return lean_on(accelerator, weights, options, **where)
+    return choose_forward(
+        weights,
+        sequences=options.sequences,
+        device=device,
+        watch=options.watch,
+        adapters=adapters,
+        **where,
     )
 
 
-def _settings(computation: Computation, options: ModelOptions, dtype: Dtype, device: Any) -> dict[str, str]:
+def _vision(
+    computation: Computation, weights: Any, tokenizer: TorchTokenizer, source: Source, context_length: int
+) -> TorchVision | None:
+    """How the model sees, noted among the computation's settings; None if it does not."""
+    if not issubclass(computation.model, SeeingModel):
+        return None
+    found = find_vision(weights, tokenizer, source.folder, context=context_length)
+    computation.settings["vision"] = found if isinstance(found, str) else "images"
+    return None if isinstance(found, str) else found
+
+
+def _settings(
+    computation: Computation, options: ModelOptions, dtype: Dtype, device: Any, positions: Positions
+) -> dict[str, str]:
     return {
         "format": dtype,
         "kv_type": _cells_format(computation, dtype, device),
         **({} if device.type == "cpu" else {"gpu_layers": "all"}),
         **computation.settings,
         **({"watch": ", ".join(options.watch)} if options.watch else {}),
+        **({"positions": str(positions)} if str(positions) else {}),
         "threads": str(torch.get_num_threads()),
         "sequences": str(options.sequences),
         "batch": str(max(options.batch, options.sequences)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -11,13 +11,14 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from foredraft.backends.bounds import check_batch
+from foredraft.backends.bounds import check_batch, not_kept, not_numbers, rows_of, spoiled
+from foredraft.backends.torch.adapters import Adapters
 from foredraft.backends.torch.batch import Batch, make_batch, side_by_side
 from foredraft.backends.torch.features import Trunk
 from foredraft.backends.torch.sdpa_kernels import attention_kernels
 from foredraft.backends.torch.tokenizer import TorchTokenizer
 from foredraft.errors import BackendError, CapacityError, UnsupportedModelError, first_line
-from foredraft.protocols import Head
+from foredraft.protocols import Head, Vision
 from foredraft.types import Capabilities, Features, Logits, ModelInfo, Rollback, Rows
 
 VERIFY_ROWS = 63
@@ -25,7 +26,9 @@ VERIFY_ROWS = 63
 
 
 class Cells(Protocol):
-    """The cache of a forward: `lengths` in tokens, and the operations of `protocols.Model` on sequences."""
+    """The cache of a forward: `lengths` in tokens, and the operations of `protocols.Model` on sequences.
+    `wipe` overwrites what a sequence has dropped, so that nothing of it can be read.
+    """
 
     lengths: list[int]
 
@@ -40,6 +43,8 @@ class Cells(Protocol):
     def snapshot(self, seq: int) -> object: ...
     def restore(self, seq: int, snapshot: Any) -> None: ...
     def release(self, seq: int) -> None: ...
+    def finite(self, seq: int) -> bool: ...
+    def wipe(self, seq: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -73,6 +78,7 @@ class TorchModel:
         trees: bool = True,
         watch: tuple[str, ...] = (),
         trunk: Trunk | None = None,
+        adapters: Adapters | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.info = info
@@ -89,6 +95,12 @@ class TorchModel:
             feature_size=int(trunk.config.get_text_config().hidden_size) if watch and trunk else 0,
         )
         self._trunk = trunk
+        self._adapters = adapters
+        self._adapted = [""] * len(cache.lengths)
+        self._spoiled: set[int] = set()
+        """Sequences whose cells are not all numbers."""
+        self._unseen: set[int] = set()
+        """Sequences with cells that no logits have come of: they may not be numbers either."""
         self._features: Any = None
         self._heads: WeakSet[Head] = WeakSet()
         self._forward = forward
@@ -101,6 +113,21 @@ class TorchModel:
         """Record the measured capabilities."""
         self.capabilities = replace(self.capabilities, **changes)
         return self
+
+    @property
+    def vision(self) -> Vision | None:
+        return None
+
+    @property
+    def adapters(self) -> Mapping[str, str]:
+        return {} if self._adapters is None else self._adapters.keys
+
+    def adapt(self, seq: int, adapter: str) -> None:
+        if self._cache.lengths[seq]:
+            raise BackendError(f"Sequence {seq} holds cells, so its adapter cannot be changed.")
+        if adapter and adapter not in self.adapters:
+            raise BackendError(f"{self.info.name} was loaded without an adapter {adapter}.")
+        self._adapted[seq] = adapter
 
     @property
     def idle_threads(self) -> int:
@@ -124,7 +151,7 @@ class TorchModel:
             torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode(), attention_kernels(self._device):
-                logits, features = self._compute(batch)
+                logits, features = self._compute_adapted(batch)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The device has too little memory for a forward of {sum(len(r.tokens) for r in batch)} "
@@ -136,7 +163,32 @@ class TorchModel:
         for rows in batch:
             self._cache.lengths[rows.seq] += len(rows.tokens)
         self._features = features
-        return cast("Logits", logits.numpy())
+        found = cast("Logits", logits.numpy())
+        self._spoiled |= spoiled(batch, not_numbers(found))
+        for rows in batch:
+            (self._unseen.discard if rows.logits else self._unseen.add)(rows.seq)
+        return found
+
+    def _compute_adapted(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
+        """`_compute`, with a pass for each adapter."""
+        adapters, among = self._adapters, sorted({self._adapted[rows.seq] for rows in batch})
+        if adapters is None:
+            return self._compute(batch)
+        if len(among) == 1:
+            with adapters.computing(among[0]):
+                return self._compute(batch)
+        counts, wanted = [len(rows.tokens) for rows in batch], [rows.logits for rows in batch]
+        logits = torch.empty(sum(wanted), self.info.vocab_size)
+        features: Any = None
+        for adapter in among:
+            chosen = [i for i, rows in enumerate(batch) if self._adapted[rows.seq] == adapter]
+            with adapters.computing(adapter):
+                found, its = self._compute([batch[i] for i in chosen])
+            logits[rows_of(chosen, wanted)] = found
+            if its is not None:
+                features = its.new_empty(sum(counts), its.shape[1]) if features is None else features
+                features[rows_of(chosen, counts)] = its
+        return logits, features
 
     def _compute(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
         """Logits as fp32 on the processor, and the watched hidden states, if any, in the order of `batch`."""
@@ -183,13 +235,21 @@ class TorchModel:
         return 0
 
     def truncate(self, seq: int, length: int) -> None:
+        if length < self._cache.lengths[seq] and self._look(seq):
+            raise not_kept(seq)
         self._cache.truncate(seq, length)
+        self._wipe(seq)
 
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None:
         with torch.inference_mode():
             self._cache.keep_path(seq, start, path)
+        self._wipe(seq)
 
     def fork(self, src: int, dst: int, length: int) -> None:
+        if src != dst and length <= self._cache.lengths[src]:
+            if self._look(src):
+                raise not_kept(src)
+            self.release(dst)
         with torch.inference_mode():
             self._cache.fork(src, dst, length)
 
@@ -198,11 +258,35 @@ class TorchModel:
             return self._cache.snapshot(seq)
 
     def restore(self, seq: int, snapshot: object) -> None:
+        self.release(seq)
         with torch.inference_mode():
             self._cache.restore(seq, snapshot)
+        self._unseen.add(seq)
 
     def release(self, seq: int) -> None:
+        self._look(seq)
         self._cache.release(seq)
+        self._wipe(seq)
+        self._spoiled.discard(seq)
+
+    def _look(self, seq: int) -> bool:
+        """See whether the sequence's cells are numbers, if no logits have come of them: they are about to be
+        dropped. Returns whether they turned out to be none.
+        """
+        if seq not in self._unseen:
+            return False
+        self._unseen.discard(seq)
+        with torch.inference_mode():
+            bad = not self._cache.finite(seq)
+        if bad:
+            self._spoiled.add(seq)
+        return bad
+
+    def _wipe(self, seq: int) -> None:
+        """Overwrite the cells that a spoiled sequence dropped: they are still multiplied by 0."""
+        if seq in self._spoiled:
+            with torch.inference_mode():
+                self._cache.wipe(seq)
 
     def close(self) -> None:
         if not self._closed:

@@ -9,12 +9,15 @@ in a short text, otherwise as in a long text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from foredraft.backends.rope import Positions, positions_of_parameters
+
 _ADAPTING = frozenset({"longrope", "dynamic"})
+_LOCAL = frozenset({"sliding_attention", "chunked_attention"})
 
 
 def short_context(config: Any) -> int | None:
@@ -27,6 +30,41 @@ def short_context(config: Any) -> int | None:
         if kind.get("rope_type") == "longrope" and kind.get("original_max_position_embeddings")
     ]
     return min(lengths, default=None)
+
+
+def positions_in(config: Any) -> Positions:
+    """The scaling of positions that a configuration says."""
+    text = config.get_text_config()
+    trained = int(getattr(text, "max_position_embeddings", 0) or getattr(text, "n_positions", 0) or 0)
+    entry = next(_scalable(text), None)
+    if entry is None:
+        return Positions("", trained=trained)
+    return positions_of_parameters(entry, trained)
+
+
+def set_positions(config: Any, positions: Positions) -> None:
+    """Change a configuration to the scaling that was asked for, if one was."""
+    if not positions.asked:
+        return
+    for entry in _scalable(config.get_text_config()):
+        for key in ("type", "factor", "original_max_position_embeddings", "attention_factor"):
+            entry.pop(key, None)
+        entry["rope_type"] = "default" if positions.kind == "none" else positions.kind
+        if positions.kind != "none":
+            entry["factor"] = positions.factor
+        if positions.kind == "yarn":
+            entry["original_max_position_embeddings"] = positions.original
+        if positions.base:
+            entry["rope_theta"] = positions.base
+
+
+def _scalable(text: Any) -> Iterator[dict[str, Any]]:
+    """The rotary parameters of layers that see the whole text."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    kinds = {name: kind for name, kind in rope.items() if isinstance(kind, dict)}
+    if not kinds and rope:
+        yield rope
+    yield from (kind for name, kind in kinds.items() if name not in _LOCAL)
 
 
 def settle_rotary(source: Any, context_length: int) -> None:

@@ -186,6 +186,14 @@ class States:
         self._kv.release(seq)
         self._versions[seq] = []
 
+    def finite(self, seq: int) -> bool:
+        """As `KVCache.finite`."""
+        return self._kv.finite(seq)
+
+    def wipe(self, seq: int) -> None:
+        """As `KVCache.wipe`; a state is never written over."""
+        self._kv.wipe(seq)
+
     def close(self) -> None:
         """Free everything."""
         self._kv.close()

@@ -73,12 +73,20 @@ class TorchTokenizer:
             digest.update(b"\0")
         return digest.hexdigest()[:16]
 
+    def spelled(self, token: int) -> str:
+        """A token as the vocabulary spells it: of a special one what a template writes for it."""
+        return str(self._recognising.id_to_token(token))
+
     def encode(self, text: str, *, special: bool = False, add_bos: bool = False) -> list[int]:
         return self._encode([(text, special)], add_bos=add_bos)
 
-    def encode_rendered(self, text: str, literal: Sequence[Span]) -> list[int]:
+    def framed(self, text: str, second: str | None = None) -> Any:
+        """A text, or a pair of texts, with the special tokens around it: an `Encoding` of tokenizers."""
+        return self._plain.encode(text, second)
+
+    def encode_rendered(self, text: str, literal: Sequence[Span], *, begins: bool = True) -> list[int]:
         parts = self.control_texts.parts(text, literal) if literal else [(text, True)]
-        return self._encode(parts, add_bos=True)
+        return self._encode(parts, add_bos=begins)
 
     def _encode(self, parts: Iterable[tuple[str, bool]], *, add_bos: bool) -> list[int]:
         """Token ids of a text in parts, and whether special tokens are recognised in each."""

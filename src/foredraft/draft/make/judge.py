@@ -90,7 +90,7 @@ def judge(
         stack.enter_context(without)
         stack.enter_context(other)
         if HEADS not in other.setup.drafters.names:
-            raise UnsupportedModelError("; ".join(other.notes))
+            raise UnsupportedModelError("; ".join(other.setup.all_notes()))
         other.set_speculation(OFF)
         target = other.model
         trained = target.load_head(head, sequences=1)

@@ -35,7 +35,7 @@ def asked(tokenizer: Tokenizer, cases: Sequence[PromptCase]) -> Iterator[list[in
         if tokenizer.chat_template is None:
             yield tokenizer.encode(case.turns[0], special=True, add_bos=True)
         else:
-            yield encode_chat(tokenizer, [{"role": "user", "content": case.turns[0]}])
+            yield encode_chat(tokenizer, [{"role": "user", "content": case.turns[0]}]).tokens
 
 
 def of_file(engine: Engine, path: Path) -> list[tuple[str, list[int]]]:
@@ -88,7 +88,7 @@ class OwnPrompts:
         if reason is not FinishReason.STOP or len(text) < _LEAST_CHARACTERS or "\ufffd" in text:
             return None
         try:
-            return encode_chat(self._engine.model.tokenizer, [{"role": "user", "content": text}])
+            return encode_chat(self._engine.model.tokenizer, [{"role": "user", "content": text}]).tokens
         except RequestError:
             return None
 

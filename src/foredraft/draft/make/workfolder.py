@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from foredraft.draft.make.store import RowStore
 from foredraft.errors import CapacityError, ConfigError
-from foredraft.files import write_atomically
+from foredraft.files import lock, write_atomically
 
 VERSION = 1
 
@@ -71,7 +70,7 @@ class WorkFolder:
         """Keep other processes out. Raises ConfigError if one is in it."""
         with (self.path / "lock").open("w") as file:
             try:
-                _lock(file.fileno())
+                lock(file.fileno(), wait=False)
             except OSError:
                 raise ConfigError(
                     f"Another process is making a head in {self.path}.", hint="Wait for it, or stop it."
@@ -145,15 +144,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _lock(descriptor: int) -> None:
-    """Lock a file until it is closed. Raises OSError if another process has it."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from foredraft.engine.prefix.disk import Fetch, PrefixDisk
 from foredraft.errors import ForedraftError
+from foredraft.images import before_run
 from foredraft.protocols import Model
 from foredraft.sequences import common_prefix
 from foredraft.types import Rollback, Timings
@@ -29,12 +30,14 @@ class _Slot:
     tokens: tuple[int, ...] = ()
     prompt_length: int = 0
     scope: str = ""
+    adapter: str = ""
     busy: bool = False
     used: int = 0
 
 
 class PrefixCache:
-    """The model's sequences, free ones with what they still hold.
+    """The model's sequences, free ones with what they still hold. Texts come as tokens in which the rows of
+    images are keys (`images.keyed`): negative numbers.
 
     A new request gets the free sequence that shares the longest prefix with its prompt, and only the rest
     is computed. Sequences of another scope are never reused: how fast a prompt is answered would tell one
@@ -58,13 +61,14 @@ class PrefixCache:
         if self.disk is None:
             return None
         held = (self._usable(slot, prompt, scope) for slot in self._slots if not slot.busy)
-        return self.disk.fetch(prompt[:-1], scope, max(held, default=0))
+        return self.disk.fetch(prompt[: _most(prompt)], scope, max(held, default=0))
 
     def acquire(
-        self, prompt: Sequence[int], scope: str = "", fetch: Fetch | None = None
+        self, prompt: Sequence[int], scope: str = "", fetch: Fetch | None = None, adapter: str = ""
     ) -> tuple[int, int] | None:
         """(sequence, tokens already in its cache) for a prompt, or None when all sequences are busy. `fetch`
-        is what is being read from the disk for it; this waits until it has been read.
+        is what is being read from the disk for it; this waits until it has been read. `adapter`: what it is
+        computed with, which `scope` says as well.
 
         At least the prompt's last token is left to compute: its logits are needed.
         """
@@ -77,6 +81,7 @@ class PrefixCache:
         slot = source if shared and 2 * shared >= len(source.tokens) else self._spare(free)
         self._save(slot, unless_kept=self._usable(slot, prompt, scope))
         try:
+            self._adapt(slot, adapter)
             shared = self._restore(slot, fetch, shared) or self._prepare(slot, source, shared)
         except ForedraftError as error:  # it is computed anew instead
             logger.warning("A kept prefix could not be reused: %s", error.message)
@@ -85,6 +90,13 @@ class PrefixCache:
         self._clock += 1
         slot.busy, slot.used, slot.scope, slot.prompt_length = True, self._clock, scope, len(prompt)
         return slot.seq, shared
+
+    def _adapt(self, slot: _Slot, adapter: str) -> None:
+        """Empty a sequence that was computed with another adapter; none of its cells can be used."""
+        if slot.adapter != adapter:
+            self._model.release(slot.seq)
+            self._model.adapt(slot.seq, adapter)
+            slot.adapter = adapter
 
     def _spare(self, free: Sequence[_Slot]) -> _Slot:
         """The free sequence to overwrite: an empty one, or else the least recently used.
@@ -132,7 +144,8 @@ class PrefixCache:
     def _usable(self, slot: _Slot, prompt: Sequence[int], scope: str) -> int:
         if slot.scope != scope:
             return 0
-        return self._model.reachable(slot.seq, common_prefix(slot.tokens, prompt[:-1]))
+        shared = before_run(prompt, min(common_prefix(slot.tokens, prompt), _most(prompt)))
+        return before_run(prompt, self._model.reachable(slot.seq, shared))
 
     def release(self, seq: int, tokens: Sequence[int]) -> None:
         """Free the sequence of a request that is over, and keep the cells of `tokens`. What may be left
@@ -179,3 +192,8 @@ class PrefixCache:
         self._model.release(seq)
         slot = self._slots[seq]
         slot.busy, slot.tokens = False, ()
+
+
+def _most(prompt: Sequence[int]) -> int:
+    """How many tokens of a prompt may come from a cache: all but the last, whose logits are needed."""
+    return before_run(prompt, max(len(prompt) - 1, 0))

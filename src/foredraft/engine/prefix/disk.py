@@ -26,6 +26,7 @@ from foredraft.engine.prefix import file_format
 from foredraft.engine.prefix.file_format import Identity, Tokens, UnusableError
 from foredraft.errors import BackendError, ForedraftError
 from foredraft.files import write_atomically
+from foredraft.images import before_run
 from foredraft.protocols import Model
 from foredraft.types import Rollback, Timings
 
@@ -146,19 +147,22 @@ class PrefixDisk:
             return
         try:
             if prompt_only and self._whole:
-                tokens = tokens[: self._cut_before_end(seq, len(tokens))]
+                tokens = tokens[: self._cut_before_end(seq, tokens)]
             cells = cast("bytearray", self._model.snapshot(seq))
         except (ForedraftError, MemoryError) as error:
             logger.warning("A sequence could not be saved: %s", error)
             return
         self._store.save(tokens, scope, cells)
 
-    def _cut_before_end(self, seq: int, length: int) -> int:
+    def _cut_before_end(self, seq: int, tokens: Sequence[int]) -> int:
         """Cut a prompt that, restored, could not be cut: its last token is computed whenever it is asked
         again, and all of it would have to be where the state already contains that token. Returns how many
         tokens are left; all are where the model cannot go back by so few.
         """
+        length = len(tokens)
         for shorter in (length - 1, self._model.reachable(seq, length - 1)):
+            if before_run(tokens, shorter) < shorter:
+                continue
             if shorter < MIN_TOKENS or length - shorter >= MIN_TOKENS:
                 continue
             try:

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import json
 import secrets
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 from pydantic_core import from_json
 
 from foredraft.errors import BackendError
-from foredraft.server.openai.tool_use import AnswerReader, deltas
-from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, TextDelta
+from foredraft.server.sealed import sealed
+from foredraft.server.tools.answer import AnswerReader, deltas
+from foredraft.server.tools.deltas import ArgumentsDelta, CallStart, Delta, ReasoningDelta, TextDelta
 from foredraft.types import Event, FinishEvent
 
 Block = dict[str, Any]
 
+_FILLS: Final = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The field of a delta that has its piece."""
+
 
 class BlockWriter:
     """Turns one answer's events into events of content blocks. `reader` finds tool calls; None: there are
-    none.
+    none. `omitted`: a thought is a block without its text, which its signature holds; that of another is a
+    hash of it.
     """
 
-    def __init__(self, reader: AnswerReader | None) -> None:
+    def __init__(self, reader: AnswerReader | None, *, omitted: bool = False) -> None:
         self._reader = reader
+        self._omitted = omitted
+        self._thought = ""
         self._index = -1
         self._open: str | None = None
 
@@ -34,16 +43,24 @@ class BlockWriter:
 
     def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
         """The block events for the engine's events. An empty answer is one empty text block."""
-        last = isinstance(events[-1], FinishEvent)
+        end = events[-1]
+        last = isinstance(end, FinishEvent)
         for delta in deltas(self._reader, events):
             yield from self._add(delta)
-        if last and self._index < 0:
+        if last and (self._index < 0 or (self._open == "thinking" and not _cut(end))):
             yield from self._begin(_text_block())
         if last:
             yield from self._finish()
 
     def _add(self, delta: Delta) -> Iterator[dict[str, Any]]:
         match delta:
+            case ReasoningDelta(text):
+                if self._open != "thinking":
+                    yield from self._begin({"type": "thinking", "thinking": "", "signature": ""})
+                    self._thought = ""
+                self._thought += text
+                if not self._omitted:
+                    yield self._fill({"type": "thinking_delta", "thinking": text})
             case TextDelta(text):
                 if self._open != "text":
                     yield from self._begin(_text_block())
@@ -64,10 +81,23 @@ class BlockWriter:
     def _fill(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
+    def _signature(self) -> str:
+        return sealed(self._thought) if self._omitted else _hash(self._thought)
+
     def _finish(self) -> Iterator[dict[str, Any]]:
         if self._open is not None:
+            if self._open == "thinking":
+                yield self._fill({"type": "signature_delta", "signature": self._signature()})
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}
+
+
+def _hash(thought: str) -> str:
+    return b64encode(sha256(thought.encode("utf-8", "surrogatepass")).digest()).decode()
+
+
+def _cut(end: Event) -> bool:
+    return isinstance(end, FinishEvent) and end.reason.cut
 
 
 def new_tool_use_id() -> str:
@@ -95,11 +125,14 @@ class BlockFolder:
                 self._pieces = []
             case "content_block_delta":
                 delta = event["delta"]
-                self._pieces.append(delta["text"] if "text" in delta else delta["partial_json"])
+                if delta["type"] == "signature_delta":
+                    self.blocks[-1]["signature"] = delta["signature"]
+                else:
+                    self._pieces.append(delta[_FILLS[delta["type"]]])
             case "content_block_stop":
                 whole, block = "".join(self._pieces), self.blocks[-1]
-                if block["type"] == "text":
-                    block["text"] = whole
+                if block["type"] in ("text", "thinking"):
+                    block[block["type"]] = whole
                 else:
                     block["input"] = read_input(whole)
 

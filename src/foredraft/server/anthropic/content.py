@@ -7,9 +7,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from foredraft.server.anthropic.written_blocks import as_text
 from foredraft.server.openai.schemas import Body, Objects
+from foredraft.server.picture_parts import image_part
 
-_SPEAKER = {"tool_use": "assistant", "tool_result": "user"}
+_SPEAKER = {
+    "tool_use": "assistant",
+    "tool_result": "user",
+    "image": "user",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+}
 """The role whose messages may contain a kind of block; text may be in all."""
 
 
@@ -31,14 +39,46 @@ class TextBlock(Body):
     citations: Objects | None = None
 
 
+class Base64Source(Body):
+    """An image in the request itself. Its format is read from the data."""
+
+    type: Literal["base64"]
+    data: str
+    media_type: str | None = None
+
+
+class UrlSource(Body):
+    """An image at an address."""
+
+    type: Literal["url"]
+    url: str
+
+
+class ImageBlock(Body):
+    """An image."""
+
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource, Field(discriminator="type")]
+    cache_control: CacheControl | None = None
+
+    def as_part(self, where: str) -> dict[str, Any]:
+        """The content part of chat completions; `where`: what errors call it."""
+        source = self.source
+        url = source.url if isinstance(source, UrlSource) else f"data:;base64,{source.data}"
+        return image_part(url, where)
+
+
 def _blocks_of(*kinds: str) -> Callable[[object], object]:
-    """Validator: a string becomes one text block; blocks of other kinds are refused by name."""
+    """Validator: a string becomes one text block, and so does what is text in another shape; blocks of other
+    kinds are refused by name.
+    """
 
     def as_blocks(content: object) -> object:
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
         if not isinstance(content, list):
             raise ValueError("must be text or a list of content blocks")
+        content = [as_text(block) for block in content]
         for place, block in enumerate(content):
             kind = block.get("type") if isinstance(block, Mapping) else None
             if isinstance(kind, str) and kind not in kinds:
@@ -53,6 +93,13 @@ TextContent = Annotated[
     list[TextBlock],
     Field(fail_fast=True),
     BeforeValidator(_blocks_of("text"), json_schema_input_type=str | list[TextBlock]),
+]
+
+
+ShownContent = Annotated[
+    list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]],
+    Field(fail_fast=True),
+    BeforeValidator(_blocks_of("text", "image"), json_schema_input_type=str | list[TextBlock | ImageBlock]),
 ]
 
 
@@ -79,18 +126,37 @@ class ToolResultBlock(Body):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: TextContent | None = None
+    content: ShownContent | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
     toolset_name: None = None
 
 
-Block = Annotated[TextBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+class ThinkingBlock(Body):
+    """What the model thought. Any signature is accepted: another server's thoughts are thoughts, too."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Body):
+    """What another server's model thought, which cannot be read here: it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+Block = Annotated[
+    TextBlock | ImageBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock,
+    Field(discriminator="type"),
+]
 Content = Annotated[
     list[Block],
     Field(fail_fast=True),
     BeforeValidator(
-        _blocks_of("text", "tool_use", "tool_result"), json_schema_input_type=str | list[TextBlock]
+        _blocks_of("text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+        json_schema_input_type=str | list[Block],
     ),
 ]
 

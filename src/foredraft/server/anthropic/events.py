@@ -12,7 +12,7 @@ from foredraft.server.anthropic.blocks import BlockFolder, BlockWriter
 from foredraft.server.anthropic.stops import StopFinder
 from foredraft.server.generation import choices
 from foredraft.server.openai.tool_use import ToolUse
-from foredraft.server.pool import Served
+from foredraft.server.pool import Lease
 from foredraft.server.usage import anthropic_usage
 from foredraft.server.worker import Job
 from foredraft.types import FinishEvent, FinishReason, TokenEvent, Usage
@@ -20,17 +20,20 @@ from foredraft.types import FinishEvent, FinishReason, TokenEvent, Usage
 Event = dict[str, Any]
 
 
-async def message_events(served: Served, job: Job, use: ToolUse) -> AsyncGenerator[Sequence[Event], None]:
-    """Anthropic's events of one message, in groups that are available at the same time.
+async def message_events(
+    lease: Lease, job: Job, use: ToolUse, *, omitted: bool = False
+) -> AsyncGenerator[Sequence[Event], None]:
+    """Anthropic's events of one message, in groups that are available at the same time. `omitted`: without
+    the text of its thought.
 
     The first one comes after prefill, so that earlier errors are raised before anything was sent.
     """
-    finder = StopFinder(served.tokenizer, job.params.stop)
-    writer = BlockWriter(use.reader())
+    finder = StopFinder(lease.model.tokenizer, job.params.stop)
+    writer = BlockWriter(use.reader(), omitted=omitted)
     begun = False
-    async with aclosing(choices(served, [job])) as answer:
+    async with aclosing(choices(lease.model, [job])) as answer:
         async for [(_, events)] in answer:
-            written = [] if begun else [_message_start(served.name, len(job.prompt))]
+            written = [] if begun else [_message_start(lease.name, len(job.prompt))]
             begun = True
             written += writer.write(events)
             for event in events:
@@ -65,7 +68,7 @@ def _message_start(model: str, prompt_tokens: int) -> Event:
 def _stop(end: FinishEvent, stop: str | None, max_tokens: int | None, *, called: bool) -> Event:
     """The event with the reason why the message ended."""
     if end.reason.cut:
-        used_up = end.usage.completion_tokens == max_tokens or end.reason is FinishReason.REPETITION
+        used_up = end.usage.completion_tokens == max_tokens or end.reason is not FinishReason.LENGTH
         reason, stop = "max_tokens" if used_up else "model_context_window_exceeded", None
     elif stop is not None:
         reason = "stop_sequence"

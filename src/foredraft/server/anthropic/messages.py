@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -12,18 +13,19 @@ from foredraft.errors import ForedraftError
 from foredraft.server.anthropic.errors import PATH, anthropic_error
 from foredraft.server.anthropic.events import Event, fold_message, message_events
 from foredraft.server.anthropic.output import message_constraint
-from foredraft.server.anthropic.prompt import encode_messages, is_begun
+from foredraft.server.anthropic.prompt import as_turns, encode_messages, is_begun
 from foredraft.server.anthropic.schemas import CountTokensRequest, MessagesRequest
 from foredraft.server.anthropic.tools import message_tools
 from foredraft.server.caller import visit_of
 from foredraft.server.errors import of_error, unexpected
 from foredraft.server.jobs import make_job, with_defaults
 from foredraft.server.openai.tool_use import ToolUse
-from foredraft.server.pool import ModelPool, Served
+from foredraft.server.pool import Lease, ModelPool
 from foredraft.server.rendering import json_response
 from foredraft.server.sse import begun, sse, stream_response, unless_gone
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
+from foredraft.types import Message
 
 
 def messages_router(pool: ModelPool) -> APIRouter:
@@ -33,35 +35,44 @@ def messages_router(pool: ModelPool) -> APIRouter:
     @router.post(PATH, response_model=None)
     async def messages(body: MessagesRequest, request: Request) -> Response:
         visit = visit_of(request)
-        served = await visit.lease(pool, body.model)
-        use, job = await served.prepare(lambda: message_job(served, body, visit.caller.scope))
-        events = message_events(served, job, use)
+        lease = await visit.lease(pool, body.model)
+        preparing = lease.model.prepared(
+            as_turns(body), lambda turns: message_job(lease, body, turns, visit.caller.scope)
+        )
+        use, job = await unless_gone(request, preparing)
+        events = message_events(lease, job, use, omitted=body.thought_omitted)
         if not body.stream:
             return await json_response(await unless_gone(request, fold_message(events)))
         return stream_response(_as_text(await begun(request, events)))
 
     @router.post(f"{PATH}/count_tokens")
     async def count_tokens(body: CountTokensRequest, request: Request) -> dict[str, int]:
-        served = await visit_of(request).lease(pool, body.model)
-        prompt = await served.prepare(lambda: encode_messages(body, tools_of(served, body), served.info))
-        return {"input_tokens": len(prompt)}
+        served = (await visit_of(request).lease(pool, body.model)).model
+        use = message_tools(served.tokenizer, body.tools, body.tool_choice)
+
+        async def counted() -> int:
+            async with served.pictured(as_turns(body)) as turns:
+                _, prompt = await served.prepare(
+                    lambda: encode_messages(body, turns, use, served.info, served.vision)
+                )
+            return len(prompt.tokens)
+
+        return {"input_tokens": await unless_gone(request, counted())}
 
     return router
 
 
-def tools_of(served: Served, body: CountTokensRequest) -> ToolUse:
-    """The tools that the answer may call. Raises RequestError."""
-    return message_tools(served.tokenizer, body.tools, body.tool_choice)
-
-
-def message_job(served: Served, body: MessagesRequest, scope: str) -> tuple[ToolUse, Job]:
+def message_job(
+    lease: Lease, body: MessagesRequest, turns: Sequence[Message], scope: str
+) -> tuple[ToolUse, Job]:
     """The tools that the answer may call, and the engine's request. Raises RequestError."""
-    use = tools_of(served, body)
-    prompt = encode_messages(body, use, served.info)
+    served = lease.model
+    use = message_tools(served.tokenizer, body.tools, body.tool_choice)
+    use, prompt = encode_messages(body, turns, use, served.info, served.vision)
     most_bytes = served.limits.max_schema_bytes
     constraint = message_constraint(body.output_config, use, begun=is_begun(body), most_bytes=most_bytes)
-    params = with_defaults(body.sampling(constraint), served, body)
-    return use, make_job(served, prompt, params, scope=scope)
+    params = replace(with_defaults(body.sampling(constraint), served, body), thinking=use.thinking)
+    return use.under(constraint), make_job(lease, prompt, params, scope=scope)
 
 
 async def _as_text(answer: AsyncGenerator[Sequence[Event], None]) -> AsyncIterator[str]:

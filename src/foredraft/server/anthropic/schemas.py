@@ -38,18 +38,18 @@ class NoThinking(Body):
 
 
 class EnabledThinking(Body):
-    """Think first. The answer has no separate block for it; the budget is only a hint."""
+    """Think first, for at most `budget_tokens` tokens."""
 
     type: Literal["enabled"]
     budget_tokens: MostTokens | None = None
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None
 
 
 class AdaptiveThinking(Body):
     """The model decides whether to think."""
 
     type: Literal["adaptive"]
-    display: Literal["summarized", "omitted"] | None = None
+    display: str | None = None
 
 
 Thinking = Annotated[NoThinking | EnabledThinking | AdaptiveThinking, Field(discriminator="type")]
@@ -80,6 +80,11 @@ class CountTokensRequest(Body):
                 return Wishes(thinks=True, budget=budget, variables=self.chat_template_kwargs)
         return Wishes(variables=self.chat_template_kwargs)
 
+    @property
+    def thought_omitted(self) -> bool:
+        """Whether the answer has the thought's block without its text."""
+        return not isinstance(self.thinking, NoThinking | None) and self.thinking.display == "omitted"
+
 
 class MessagesRequest(CountTokensRequest):
     """POST /v1/messages."""
@@ -97,4 +102,10 @@ class MessagesRequest(CountTokensRequest):
 
     def sampling(self, constraint: Constraint | None = None) -> SamplingParams:
         """The engine's sampling parameters."""
-        return sampling_of(self, stop=tuple(self.stop_sequences or ()), constraint=constraint)
+        budget = self.thinking.budget_tokens if isinstance(self.thinking, EnabledThinking) else None
+        return sampling_of(
+            self,
+            stop=tuple(self.stop_sequences or ()),
+            constraint=constraint,
+            reasoning_budget=budget,
+        )

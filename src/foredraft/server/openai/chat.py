@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -19,12 +20,16 @@ from foredraft.server.openai.chat_schemas import ChatRequest, as_messages
 from foredraft.server.openai.chunks import Chunk, chunks_of, respond
 from foredraft.server.openai.constraints import constraint_of
 from foredraft.server.openai.logprobs import chat_logprobs
-from foredraft.server.openai.tool_use import AnswerReader, ToolUse, deltas, tool_use
-from foredraft.server.pool import ModelPool, Served
+from foredraft.server.openai.origins import Origins
+from foredraft.server.openai.schemas import limit
+from foredraft.server.openai.tool_use import ToolUse, tool_use
+from foredraft.server.pool import Lease, ModelPool
+from foredraft.server.sse import unless_gone
 from foredraft.server.strict_json import strict_router
+from foredraft.server.tools.answer import deltas
 from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from foredraft.server.worker import Job
-from foredraft.types import Event, FinishEvent, FinishReason
+from foredraft.types import Event, FinishEvent, FinishReason, Message, TokenEvent
 
 
 def chat_router(pool: ModelPool) -> APIRouter:
@@ -34,10 +39,14 @@ def chat_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
         visit = visit_of(request)
-        visit.answers(body.answers, body.priority)
-        served = await visit.lease(pool, body.model)
-        use, job = await served.prepare(lambda: chat_job(served, body, visit.caller.scope))
-        chunks = chat_chunks(served, several(job, body.answers), use)
+        await visit.answers(body.answers, body.priority)
+        lease = await visit.lease(pool, body.model)
+        preparing = lease.model.prepared(
+            as_messages(body.messages), lambda messages: chat_job(lease, body, messages, visit.caller.scope)
+        )
+        use, job = await unless_gone(request, preparing)
+        jobs = several(job, body.answers)
+        chunks = chat_chunks(lease, jobs, use, origins=body.with_origins)
         return await respond(request, body, chunks, add_chat_choice, "chat.completion")
 
     return router
@@ -51,8 +60,9 @@ def chat_tools(tokenizer: Tokenizer, body: ChatRequest) -> ToolUse:
     return tool_use(tokenizer, body.tools, body.tool_choice, parallel=parallel)
 
 
-def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Job]:
+def chat_job(lease: Lease, body: ChatRequest, messages: Sequence[Message], scope: str) -> tuple[ToolUse, Job]:
     """The tools that the answer may call, and the engine's request. Raises RequestError."""
+    served = lease.model
     use = chat_tools(served.tokenizer, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true.")
@@ -61,9 +71,12 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     if body.contradicts_itself:
         raise RequestError("max_tokens and max_completion_tokens differ.", hint="Send one of them.")
-    messages = as_messages(body.messages)
     use.check_size(messages, served.info)
-    prompt = use.encode(messages, wishes=body.wishes)
+    if body.continues:
+        _check_continued(body, use)
+        use, prompt = use.encode_continued(messages, body.wishes, served.vision)
+    else:
+        use, prompt = use.encode(messages, body.wishes, served.vision)
     prediction = _text(body.prediction.content) if body.prediction else ""
     constraint = constraint_of(
         body.response_format,
@@ -73,9 +86,10 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
         most_bytes=served.limits.max_schema_bytes,
     )
     params = body.sampling(max_tokens=body.most_tokens, logprobs=logprobs, constraint=constraint)
-    params = with_defaults(params, served, body)
-    return use, make_job(
-        served,
+    params = replace(params, reasoning_budget=limit(body.most_thought))
+    params = replace(with_defaults(params, served, body), thinking=use.thinking)
+    return use.under(constraint), make_job(
+        lease,
         prompt,
         params,
         answers=body.answers,
@@ -84,6 +98,21 @@ def chat_job(served: Served, body: ChatRequest, scope: str) -> tuple[ToolUse, Jo
         priority=body.priority,
         max_draft=body.max_draft,
     )
+
+
+def _check_continued(body: ChatRequest, use: ToolUse) -> None:
+    """Raises RequestError for what is about a whole answer, if the answer goes on from the last message."""
+    if use.offered:
+        raise RequestError(
+            "continue_final_message cannot be combined with tools.",
+            hint='Remove them, or set tool_choice to "none".',
+        )
+    if body.grammar or body.regex or (body.response_format and body.response_format.type != "text"):
+        raise RequestError(
+            "A response_format, grammar or regex applies to the whole answer, but the last message already "
+            "begins it.",
+            hint="Remove it, or continue_final_message.",
+        )
 
 
 def _text(content: str | Sequence[dict[str, Any]]) -> str:
@@ -95,25 +124,30 @@ def _text(content: str | Sequence[dict[str, Any]]) -> str:
     return "".join(str(text) for text in texts)
 
 
-def chat_chunks(served: Served, jobs: Sequence[Job], use: ToolUse) -> AsyncGenerator[Sequence[Chunk], None]:
-    """OpenAI's chunks of all answers (see `chunks_of`)."""
+def chat_chunks(
+    lease: Lease, jobs: Sequence[Job], use: ToolUse, *, origins: bool = False
+) -> AsyncGenerator[Sequence[Chunk], None]:
+    """OpenAI's chunks of all answers (see `chunks_of`), with the `origins` of their text."""
     head = {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion.chunk",
         "created": int(time.time()),
-        "model": served.name,
+        "model": lease.name,
     }
-    writers = [ChoiceWriter(index, served.tokenizer, use.reader()) for index in range(len(jobs))]
-    return chunks_of(choices(served, jobs), head, writers, len(jobs))
+    writers = [ChoiceWriter(index, use, origins=origins) for index in range(len(jobs))]
+    return chunks_of(choices(lease.model, jobs), head, writers, len(jobs))
 
 
 class ChoiceWriter:
-    """Turns one answer's events into choices of chunks. `reader` finds tool calls; None: there are none."""
+    """Turns one answer's events into choices of chunks. With `origins`, each choice with text has them: for
+    runs of its characters the drafter that proposed them, or "target".
+    """
 
-    def __init__(self, index: int, tokenizer: Tokenizer, reader: AnswerReader | None) -> None:
+    def __init__(self, index: int, use: ToolUse, *, origins: bool = False) -> None:
         self._index = index
-        self._tokenizer = tokenizer
-        self._reader = reader
+        self._tokenizer = use.tokenizer
+        self._origins = Origins(use.tokenizer) if origins else None
+        self._reader = use.reader(self._origins)
         self._begun = False
 
     def write(self, events: Sequence[Event]) -> Iterator[dict[str, Any]]:
@@ -121,22 +155,30 @@ class ChoiceWriter:
         if not self._begun:
             self._begun = True
             yield self._choice({"role": "assistant", "content": ""})
+        if self._origins is not None:
+            for event in events:
+                if isinstance(event, TokenEvent):
+                    self._origins.add(event)
         found = deltas(self._reader, events)
-        pieces = [chat_delta(delta) for delta in found if not isinstance(delta, CallEnd)]
+        pieces = [self._piece(delta) for delta in found if not isinstance(delta, CallEnd)]
         if logprobs := chat_logprobs(self._tokenizer, events):
-            first, *pieces = pieces or [{}]
-            yield self._choice(first, logprobs=logprobs)
-        yield from map(self._choice, pieces)
+            first, *pieces = pieces or [self._choice({})]
+            yield {**first, "logprobs": logprobs}
+        yield from pieces
         end = events[-1]
         if isinstance(end, FinishEvent):
             called = self._reader is not None and self._reader.called and end.reason is FinishReason.STOP
             finish = "tool_calls" if called else openai_finish(end.reason)
             yield self._choice({}, finish=finish) | stop_reason(end.reason)
 
-    def _choice(
-        self, delta: Chunk, *, finish: str | None = None, logprobs: Chunk | None = None
-    ) -> dict[str, Any]:
-        return {"index": self._index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+    def _piece(self, delta: TextDelta | ReasoningDelta | CallStart | ArgumentsDelta) -> dict[str, Any]:
+        choice = self._choice(chat_delta(delta))
+        if self._origins is not None and isinstance(delta, TextDelta | ReasoningDelta):
+            choice["origins"] = self._origins.take(len(delta.text))
+        return choice
+
+    def _choice(self, delta: Chunk, *, finish: str | None = None) -> dict[str, Any]:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
 def chat_delta(delta: TextDelta | ReasoningDelta | CallStart | ArgumentsDelta) -> Chunk:

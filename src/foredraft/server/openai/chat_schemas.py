@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from foredraft.errors import RequestError
 from foredraft.server.openai.peers import with_forms
@@ -23,8 +23,12 @@ from foredraft.server.openai.schemas import (
     MaxTokens,
     MostTokens,
     Objects,
+    ReasoningBudget,
     ResponseFormat,
     SamplingBody,
+    StreamOptions,
+    Switch,
+    limit,
     only,
 )
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
@@ -54,7 +58,9 @@ class ChatMessage(Body):
     refusal: Annotated[None, only([None], why=_NO_REFUSAL)] = None
     annotations: Objects | None = None
     parsed: Any = None
-    reasoning_content: str | None = None
+    reasoning_content: Annotated[
+        str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))
+    ] = None
     function_call: Annotated[None, only([None], why="send calls as tool_calls")] = None
 
     shapes: ClassVar[Mapping[str, Shape]] = {"content": _PART, "tool_calls": _CALL}
@@ -99,6 +105,12 @@ class ThinkingSwitch(Body):
         return {"enabled": True, "disabled": False}.get(self.type)
 
 
+class ChatStreamOptions(StreamOptions):
+    """`include_origins`: send with each piece of text which characters of it a drafter proposed."""
+
+    include_origins: Switch = False
+
+
 class ChatRequest(SamplingBody, Hints):
     """POST /v1/chat/completions."""
 
@@ -107,6 +119,7 @@ class ChatRequest(SamplingBody, Hints):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_tokens: Annotated[MaxTokens, N_PREDICT] = None
     max_completion_tokens: MaxTokens = None
+    stream_options: ChatStreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     prediction: Prediction | None = None
@@ -119,7 +132,13 @@ class ChatRequest(SamplingBody, Hints):
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
     thinking: ThinkingSwitch | None = None
+    reasoning_budget: ReasoningBudget = None
+    """The most tokens to think; `thinking.budget_tokens` says the same."""
     chat_template_kwargs: TemplateKwargs | None = None
+    continue_final_message: Switch = False
+    """The answer goes on from the text of the last message, which is the assistant's."""
+    add_generation_prompt: bool | None = None
+    """vLLM's counterpart of `continue_final_message`: the two cannot be equal."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,9 +156,40 @@ class ChatRequest(SamplingBody, Hints):
         return Wishes(
             thinks=next(iter(switches), None),
             effort=self.reasoning_effort,
-            budget=self.thinking.budget_tokens if self.thinking else None,
+            budget=limit(self.most_thought),
             variables=self.chat_template_kwargs,
         )
+
+    @property
+    def most_thought(self) -> int | None:
+        """The budget of the thought, by either name; -1 is none. Raises RequestError if they differ."""
+        also = self.thinking.budget_tokens if self.thinking else None
+        if None not in (also, self.reasoning_budget) and also != self.reasoning_budget:
+            raise RequestError(
+                "reasoning_budget and thinking.budget_tokens differ.", hint="Send one of them."
+            )
+        return also if self.reasoning_budget is None else self.reasoning_budget
+
+    @property
+    def with_origins(self) -> bool:
+        """Whether the origins of the text are wanted."""
+        return self.stream_options is not None and self.stream_options.include_origins
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer goes on from the last message. Raises RequestError for a contradiction."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise RequestError(
+                "continue_final_message and add_generation_prompt are both true: an answer is either "
+                "continued or begun.",
+                hint="Remove add_generation_prompt, or set it to false.",
+            )
+        if self.add_generation_prompt is False and not self.continue_final_message:
+            raise RequestError(
+                "add_generation_prompt is false, but nothing is continued.",
+                hint="Set continue_final_message to true to continue the assistant's last message.",
+            )
+        return self.continue_final_message
 
     @property
     def most_tokens(self) -> int | None:

@@ -21,7 +21,7 @@ from foredraft.server.openai.chunks import Chunk, chunks_of, respond
 from foredraft.server.openai.completion_choices import CompletionWriter, Echo, add_choice
 from foredraft.server.openai.constraints import constraint_of
 from foredraft.server.openai.schemas import CompletionRequest
-from foredraft.server.pool import ModelPool, Served
+from foredraft.server.pool import Lease, ModelPool
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
 
@@ -33,16 +33,16 @@ def completion_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/completions", response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
         visit = visit_of(request)
-        visit.answers(body.answers * len(_prompts(body.prompt)), body.priority)
-        served = await visit.lease(pool, body.model)
-        jobs, echoes = await served.prepare(lambda: completion_jobs(served, body, visit.caller.scope))
-        chunks = completion_chunks(served, jobs, echoes, body.answers)
+        await visit.answers(body.answers, body.priority, prompts=len(_prompts(body.prompt)))
+        lease = await visit.lease(pool, body.model)
+        jobs, echoes = await lease.model.prepare(lambda: completion_jobs(lease, body, visit.caller.scope))
+        chunks = completion_chunks(lease, jobs, echoes, body.answers)
         return await respond(request, body, chunks, add_choice, "text_completion")
 
     return router
 
 
-def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tuple[list[Job], list[Echo]]:
+def completion_jobs(lease: Lease, body: CompletionRequest, scope: str) -> tuple[list[Job], list[Echo]]:
     """The engine's requests, `n` for every prompt, and the echo of each answer. Raises RequestError."""
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream to be true.")
@@ -52,6 +52,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
         )
     scored, answers = bool(body.echo) and body.logprobs is not None, body.max_tokens != 0
     _check_echo(body, scored=scored, answers=answers)
+    served = lease.model
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(None, body.grammar, body.regex, most_bytes=most_bytes)
     most = body.max_tokens if answers else None
@@ -69,7 +70,7 @@ def completion_jobs(served: Served, body: CompletionRequest, scope: str) -> tupl
         tokens = _encoded(tokenizer, prompt, body.suffix)
         check_tokens(tokens, served.info)  # before a token is looked up in the vocabulary
         job = make_job(
-            served,
+            lease,
             tokens,
             params,
             answers=body.answers,
@@ -105,7 +106,7 @@ def _prompts(given: str | list[str] | list[int] | list[list[int]]) -> list[str |
 def _encoded(tokenizer: Tokenizer, prompt: str | list[int], suffix: str | None) -> list[int]:
     """The tokens of a prompt with its suffix. Raises RequestError."""
     if suffix is None:
-        return encode_prompt(tokenizer, prompt)
+        return encode_prompt(tokenizer, prompt).tokens
     if not isinstance(prompt, str):
         raise RequestError("suffix: the prompt has to be text, not token ids.")
     return encode_infill(tokenizer, prompt, suffix)
@@ -118,19 +119,19 @@ def _text(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> str:
 
 
 async def completion_chunks(
-    served: Served, jobs: Sequence[Job], echoes: Sequence[Echo], n: int = 1
+    lease: Lease, jobs: Sequence[Job], echoes: Sequence[Echo], n: int = 1
 ) -> AsyncGenerator[Sequence[Chunk], None]:
     """OpenAI's chunks of all answers, `n` to each prompt (see `chunks_of`), starting with the echo."""
     head = {
         "id": f"cmpl-{secrets.token_hex(12)}",
         "object": "text_completion",
         "created": int(time.time()),
-        "model": served.name,
+        "model": lease.name,
     }
-    writers = [CompletionWriter(index, served.tokenizer, echo) for index, echo in enumerate(echoes)]
+    writers = [CompletionWriter(index, lease.model.tokenizer, echo) for index, echo in enumerate(echoes)]
     if echoed := [{**head, "choices": [choice]} for writer in writers for choice in writer.begin()]:
         yield echoed
-    answers = chunks_of(choices(served, jobs), head, writers, n)
+    answers = chunks_of(choices(lease.model, jobs), head, writers, n)
     async with aclosing(answers):
         async for chunks in answers:
             yield chunks

@@ -15,11 +15,21 @@ from typing import Any
 from foredraft.protocols import Tokenizer
 from foredraft.server import report
 from foredraft.server.openai.logprobs import chat_logprobs
-from foredraft.server.openai.response_items import AnyItem, CallItem, Item, MessageItem, Part
-from foredraft.server.openai.response_schemas import ResponseRequest
-from foredraft.server.openai.tool_use import ToolUse, deltas
+from foredraft.server.openai.response_items import (
+    AnyItem,
+    CallItem,
+    CustomCallItem,
+    Item,
+    MessageItem,
+    Part,
+    ReasoningItem,
+)
+from foredraft.server.openai.response_schemas import ENCRYPTED, ResponseRequest
+from foredraft.server.openai.response_tools import HOSTED
+from foredraft.server.openai.tool_use import ToolUse
+from foredraft.server.tools.answer import deltas
 from foredraft.server.tools.choice import Tool
-from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, Delta, TextDelta
+from foredraft.server.tools.deltas import ArgumentsDelta, CallEnd, CallStart, Delta, ReasoningDelta, TextDelta
 from foredraft.server.usage import response_usage
 from foredraft.types import Event as EngineEvent
 from foredraft.types import FinishEvent, SamplingParams
@@ -41,6 +51,9 @@ class ResponseWriter:
         self._frame = _frame(body, model, params, use)
         self._tokenizer = tokenizer
         self._reader = use.reader()
+        self._summarised = body.reasoning is not None and body.reasoning.summarised
+        self._encrypted = ENCRYPTED in (body.include or ())
+        self._offered = body.offered
         self._events = 0
         self._output: list[Item] = []  # finished items
         self._open: AnyItem | None = None
@@ -86,15 +99,25 @@ class ResponseWriter:
                 case TextDelta(text):
                     placed, self._unplaced, self._after_call = self._unplaced, [], False
                     yield from self._text(text, placed)
+                case ReasoningDelta(text):
+                    self._unplaced = []
+                    yield from self._reasoning(text)
                 case CallStart(_, call_id, name):
                     self._after_call = True
-                    yield from self._begin_item(CallItem(call_id, name))
-                case ArgumentsDelta(_, json_text) if isinstance(self._open, CallItem):
-                    yield self._placed(self._open.add(json_text))
-                case CallEnd() if isinstance(self._open, CallItem):
+                    yield from self._begin_item(self._call(call_id, name))
+                case ArgumentsDelta(_, json_text) if isinstance(self._open, CallItem | CustomCallItem):
+                    for part in self._open.add(json_text):
+                        yield self._placed(part)
+                case CallEnd() if isinstance(self._open, CallItem | CustomCallItem):
                     self._open.whole = True
         if self._after_call:
             self._unplaced = []
+
+    def _call(self, call_id: str, shown: str) -> CallItem | CustomCallItem:
+        names = self._offered.names(shown)
+        if self._offered.is_custom(shown):
+            return CustomCallItem(call_id, names)
+        return CallItem(call_id, names)
 
     def _text(self, text: str, logprobs: list[Item]) -> Iterator[Event]:
         message = self._open
@@ -102,6 +125,13 @@ class ResponseWriter:
             message = MessageItem()
             yield from self._begin_item(message)
         yield self._placed(message.add(text, logprobs))
+
+    def _reasoning(self, text: str) -> Iterator[Event]:
+        thought = self._open
+        if not isinstance(thought, ReasoningItem):
+            thought = ReasoningItem(self._summarised, self._encrypted)
+            yield from self._begin_item(thought)
+        yield self._placed(thought.add(text))
 
     def _begin_item(self, item: AnyItem) -> Iterator[Event]:
         yield from self._end_item(cut=False)
@@ -122,7 +152,8 @@ class ResponseWriter:
     def _finish(self, end: FinishEvent) -> Iterator[Event]:
         """The events after the last of the text, which has already been sent."""
         cut = end.reason.cut
-        if self._open is None:  # an answer always has an item
+        if self._open is None or (not cut and isinstance(self._open, ReasoningItem)):
+            # An answer always has an item, and one that ends with its own end has more than a thought.
             yield from self._begin_item(MessageItem())
         yield from self._end_item(cut=cut)
         status = "incomplete" if cut else "completed"
@@ -180,8 +211,13 @@ def _frame(body: ResponseRequest, model: str, params: SamplingParams, use: ToolU
         "top_p": params.top_p,
         "top_logprobs": body.top_logprobs or 0,
         "text": _text_config(body),
-        "reasoning": {"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
-        "tools": [_tool(tool) for tool in use.tools],
+        "reasoning": {
+            "effort": body.reasoning.effort if body.reasoning else None,
+            "summary": (body.reasoning.summary or body.reasoning.generate_summary)
+            if body.reasoning
+            else None,
+        },
+        "tools": _tools(body, use),
         "tool_choice": body.tool_choice or "auto",
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "truncation": "disabled",
@@ -199,6 +235,13 @@ def _text_config(body: ResponseRequest) -> dict[str, Any]:
     wanted = body.text.format if body.text else None
     form = wanted.model_dump(by_alias=True, exclude_unset=True) if wanted else {"type": "text"}
     return {"format": form, "verbosity": "medium"}
+
+
+def _tools(body: ResponseRequest, use: ToolUse) -> list[dict[str, Any]]:
+    """The tools that are offered: functions as understood, others as they were sent."""
+    understood = {tool.name: _tool(tool) for tool in use.tools}
+    offered = [tool for tool in body.all_tools or () if tool["type"] not in HOSTED]
+    return [understood[tool["name"]] if tool["type"] == "function" else tool for tool in offered]
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Fields that clients send but that are not supported are declared with the values that have no effect, so that
 the error can explain why: responses are not stored, so none can be fetched, continued or run in the
-background by its id; and the only tools are the client's own functions.
+background by its id; and the only tools are those that the client runs.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from foredraft.server.openai.response_input import HAND_BACK, Input, conversation
+from foredraft.server.openai.response_input import HAND_BACK, AdditionalTools, Input, conversation
+from foredraft.server.openai.response_tools import AnyTools, Offered, left_out, tool_shapes
 from foredraft.server.openai.schemas import (
     MOST_LOGPROBS,
     STATELESS,
@@ -22,9 +23,11 @@ from foredraft.server.openai.schemas import (
     Hints,
     JsonSchema,
     MostTokens,
+    ReasoningBudget,
     ResponseFormat,
     Scheduling,
     Texts,
+    limit,
     only,
 )
 from foredraft.server.template_variables import Effort, TemplateKwargs, Wishes
@@ -32,6 +35,7 @@ from foredraft.server.unknown_fields import Shape
 from foredraft.types import Constraint, SamplingParams
 
 LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
 
 
 class TextFormat(Body):
@@ -66,23 +70,23 @@ class TextConfig(Body):
 
 
 class Reasoning(Body):
-    """`reasoning`: its amount. Answers contain no summary of it."""
+    """`reasoning`: its amount. With `summary` the items of an answer have it as their summary, otherwise as
+    their content; it is whole in both.
+    """
 
     effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    """OpenAI's older name of `summary`."""
+
+    @property
+    def summarised(self) -> bool:
+        """Whether a summary was asked for."""
+        return (self.summary or self.generate_summary) is not None
 
 
 class ResponseStreamOptions(Body):
     """No options have an effect. OpenAI's clients may turn off the padding of events."""
-
-
-def _check_tool(tool: Any) -> Any:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if isinstance(kind, str) and kind != "function":
-        raise ValueError(f"a tool of type {kind!r} is not supported; only your own functions are")
-    return tool
-
-
-AnyTool = Annotated[dict[str, Any], BeforeValidator(_check_tool)]
 
 
 class ResponseRequest(Choosing, Scheduling, Hints):
@@ -97,25 +101,42 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: MostTokens | None = None
     include: Texts | None = None
-    """Optional parts of an answer. Only log-probabilities exist here."""
+    """Optional parts of an answer. Only log-probabilities and thoughts to hand back exist here."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS), WHOLE] | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[AnyTool], Field(fail_fast=True)] | None = None
+    tools: AnyTools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: MostTokens | None = None
     """The maximum number of calls of OpenAI's own tools, of which there are none. Functions do not count."""
     reasoning: Reasoning | None = None
+    reasoning_budget: ReasoningBudget = None
     chat_template_kwargs: TemplateKwargs | None = None
     background: Annotated[Literal[False] | None, only([None, False], why=STATELESS)] = None
     previous_response_id: Annotated[None, only([None], why=HAND_BACK)] = None
     conversation: Annotated[None, only([None], why=HAND_BACK)] = None
     prompt: Annotated[None, only([None], why="prompt templates are not supported")] = None
 
+    @model_validator(mode="after")
+    def _check_left_out(self) -> ResponseRequest:
+        if (kinds := left_out(self.all_tools)) and len(kinds) == len(self.all_tools or ()):
+            raise ValueError(
+                f"tools: {kinds[0]!r} is a tool that OpenAI's servers run, and not available here; send "
+                "functions of your own"
+            )
+        return self
+
+    @staticmethod
+    def parts(name: str, value: object) -> list[dict[str, Any]]:
+        """See `Body`. Of tools the functions."""
+        found = Choosing.parts(name, value)
+        return tool_shapes(found) if name == "tools" else found
+
     def passed_over(self, at: str = "") -> Iterator[str]:
-        """The ignored fields, including values of `include` that are not supported."""
+        """The ignored fields, including tools and values of `include` that are not supported."""
         yield from super().passed_over(at)
-        yield from (f"{at}include.{name}" for name in self.include or () if name != LOGPROBS)
+        yield from (f"{at}tools.{kind}" for kind in left_out(self.all_tools))
+        yield from (f"{at}include.{name}" for name in self.include or () if name not in (LOGPROBS, ENCRYPTED))
 
     @property
     def logprobs(self) -> int | None:
@@ -126,7 +147,18 @@ class ResponseRequest(Choosing, Scheduling, Hints):
     def wishes(self) -> Wishes:
         """Settings for the chat template."""
         effort = self.reasoning.effort if self.reasoning else None
-        return Wishes(effort=effort, variables=self.chat_template_kwargs)
+        return Wishes(effort=effort, budget=limit(self.reasoning_budget), variables=self.chat_template_kwargs)
+
+    @property
+    def all_tools(self) -> list[dict[str, Any]] | None:
+        """The tools, wherever they were sent."""
+        added = [tool for item in self.input if isinstance(item, AdditionalTools) for tool in item.tools]
+        return [*(self.tools or ()), *added] if added else self.tools
+
+    @property
+    def offered(self) -> Offered:
+        """The tools, as functions."""
+        return Offered(self.all_tools)
 
     @property
     def format(self) -> ResponseFormat | None:

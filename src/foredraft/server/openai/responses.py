@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -21,11 +22,12 @@ from foredraft.server.openai.constraints import constraint_of
 from foredraft.server.openai.response_events import Event, ResponseWriter
 from foredraft.server.openai.response_schemas import ResponseRequest
 from foredraft.server.openai.tool_use import ToolUse, tool_use
-from foredraft.server.pool import ModelPool, Served
+from foredraft.server.pool import Lease, ModelPool
 from foredraft.server.rendering import json_response
 from foredraft.server.sse import begun, sse, stream_response, unless_gone
 from foredraft.server.strict_json import strict_router
 from foredraft.server.worker import Job
+from foredraft.types import Message
 
 
 def responses_router(pool: ModelPool) -> APIRouter:
@@ -35,11 +37,14 @@ def responses_router(pool: ModelPool) -> APIRouter:
     @router.post("/v1/responses", response_model=None)
     async def responses(body: ResponseRequest, request: Request) -> Response:
         visit = visit_of(request)
-        visit.answers(1, body.priority)
-        served = await visit.lease(pool, body.model)
-        use, job = await served.prepare(lambda: response_job(served, body, visit.caller.scope))
-        writer = ResponseWriter(body, served.name, job.params, use, served.tokenizer)
-        events = response_events(choices(served, [job]), writer)
+        await visit.answers(1, body.priority)
+        lease = await visit.lease(pool, body.model)
+        preparing = lease.model.prepared(
+            body.messages(), lambda messages: response_job(lease, body, messages, visit.caller.scope)
+        )
+        use, job = await unless_gone(request, preparing)
+        writer = ResponseWriter(body, lease.name, job.params, use, lease.model.tokenizer)
+        events = response_events(choices(lease.model, [job]), writer)
         if body.stream:
             return stream_response(_stream(await begun(request, events), writer))
         return await json_response(await unless_gone(request, fold_response(events)))
@@ -47,22 +52,26 @@ def responses_router(pool: ModelPool) -> APIRouter:
     return router
 
 
-def response_job(served: Served, body: ResponseRequest, scope: str) -> tuple[ToolUse, Job]:
+def response_job(
+    lease: Lease, body: ResponseRequest, messages: Sequence[Message], scope: str
+) -> tuple[ToolUse, Job]:
     """The tools that the answer may call, and the engine's request. Raises RequestError."""
     if body.top_logprobs and body.logprobs is None:
         raise RequestError('top_logprobs needs include to be ["message.output_text.logprobs"].')
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream to be true.")
     parallel = body.parallel_tool_calls is not False
-    use = tool_use(served.tokenizer, body.tools, body.tool_choice, parallel=parallel, flat=True)
-    messages = body.messages()
+    offered = body.offered
+    choice = offered.choice(body.tool_choice)
+    served = lease.model
+    use = tool_use(served.tokenizer, offered.functions, choice, parallel=parallel, flat=True)
     use.check_size(messages, served.info)
-    prompt = use.encode(messages, wishes=body.wishes)
+    use, prompt = use.encode(messages, body.wishes, served.vision)
     most_bytes = served.limits.max_schema_bytes
     constraint = constraint_of(body.format, None, None, use, most_bytes=most_bytes)
-    params = with_defaults(body.sampling(constraint), served, body)
-    return use, make_job(
-        served, prompt, params, scope=scope, priority=body.priority, max_draft=body.max_draft
+    params = replace(with_defaults(body.sampling(constraint), served, body), thinking=use.thinking)
+    return use.under(constraint), make_job(
+        lease, prompt, params, scope=scope, priority=body.priority, max_draft=body.max_draft
     )
 
 

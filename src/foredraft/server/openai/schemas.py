@@ -66,6 +66,37 @@ UNLIMITED = BeforeValidator(lambda given: None if given == -1 and type(given) is
 
 MaxTokens = Annotated[MostTokens | None, UNLIMITED]
 
+BUDGETS = AliasChoices(
+    "reasoning_budget",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+    "thinking_budget",
+)
+"""The names of the thought's budget here, in llama.cpp, in vLLM and of Qwen's own service."""
+
+
+def _at_least_no_limit(given: Any) -> Any:
+    if type(given) is int and given < NO_LIMIT:
+        raise ValueError("at least 0, or -1 for no limit")
+    return given
+
+
+NO_LIMIT = -1
+"""A budget without a limit, whatever the settings say, as in llama.cpp."""
+
+ReasoningBudget = Annotated[
+    Annotated[int, Field(ge=NO_LIMIT, le=MOST_WHOLE), WHOLE] | None,
+    BeforeValidator(_at_least_no_limit),
+    Field(validation_alias=BUDGETS),
+]
+
+
+def limit(budget: int | None) -> int | None:
+    """A budget as the engine wants it: None without a limit."""
+    return None if budget == NO_LIMIT else budget
+
+
 N_PREDICT = Field(validation_alias=AliasChoices("max_tokens", "n_predict"))
 NotEmpty = Annotated[str, Field(min_length=1)]
 Stop = NotEmpty | Annotated[list[NotEmpty], Field(fail_fast=True)]
@@ -208,7 +239,12 @@ def sampling_of(body: Body, **others: Any) -> SamplingParams:
 
     Omitted fields are neutral; the default temperature of every API is 1.
     """
-    given = {name: value for name in SAMPLING_FIELDS if (value := getattr(body, name, None)) is not None}
+    given = {
+        name: value
+        for name in SAMPLING_FIELDS
+        if name != "thinking" and (value := getattr(body, name, None)) is not None
+    }
+    given["reasoning_budget"] = limit(given.get("reasoning_budget"))
     return SamplingParams(**{"temperature": 1.0, **given, **others})
 
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from foredraft.engine.chat_images import MarkedMessages, mark_images
+from foredraft.engine.continued import encode_continued
 from foredraft.engine.prompt import check_size, encode_chat, normalised
+from foredraft.engine.thinking import thinking_of
 from foredraft.errors import RequestError
-from foredraft.protocols import Tokenizer
+from foredraft.images import EncodedPrompt
+from foredraft.protocols import Tokenizer, Vision
 from foredraft.sampling.constraint import compile_constraint
-from foredraft.server.openai.logprobs import AnswerText
+from foredraft.server.openai.origins import Origins
 from foredraft.server.template_variables import Wishes, template_variables
+from foredraft.server.tools.answer import AnswerReader, answer_parser, control_markers
 from foredraft.server.tools.choice import Tool, ToolChoice, check_choice, check_tools
-from foredraft.server.tools.deltas import CallEnd, CallStart, Delta, TextDelta, joined
 from foredraft.server.tools.detect import spoken_dialect, text_arguments, tools_in_message
-from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced, ToolParser
+from foredraft.server.tools.dialect import ControlTokens, Dialect, Forced
+from foredraft.server.tools.harmony import HARMONY, START
 from foredraft.server.tools.history import plain_messages, template_messages
 from foredraft.server.tools.offered import offered_grammar
 from foredraft.server.tools.prompt import with_tools
-from foredraft.types import Constraint, Event, Message, ModelInfo, TokenEvent
+from foredraft.types import Constraint, Message, ModelInfo, Thinking
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """The tools that a request may call, and the dialect its model uses for calls."""
+    """The tools that a request may call, and the dialect its model uses for calls. `head`: what the prompt
+    has of the answer's structure, before the text that it goes on from. `thinking`: how the answer thinks
+    first, once its prompt is known. `plain`: a constraint leaves no room for structure in the answer.
+    """
 
     tokenizer: Tokenizer
     dialect: Dialect
@@ -36,6 +43,9 @@ class ToolUse:
     choice: ToolChoice
     forced: Forced | None = None
     markers: Mapping[int, str] = field(default_factory=dict)
+    head: str = ""
+    thinking: Thinking | None = None
+    plain: bool = False
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -53,11 +63,58 @@ class ToolUse:
         strict = any(tool.strict for tool in self.offered)
         return bool(self.offered) and (self.choice.forced or strict or not self.choice.parallel)
 
-    def encode(self, messages: Sequence[Message], begun: str = "", wishes: Wishes | None = None) -> list[int]:
-        """The prompt with the beginning of the answer. Raises RequestError if the model's template rejects it
-        or cannot honour `wishes`.
+    def encode(
+        self, messages: Sequence[Message], wishes: Wishes | None = None, vision: Vision | None = None
+    ) -> tuple[ToolUse, EncodedPrompt]:
+        """The same tools for the answer, and the prompt of a model with `vision`. Raises RequestError if the
+        model's template rejects it or cannot honour `wishes`.
         """
-        tokenizer, offered, given = self.tokenizer, self.offered, normalised(messages)
+        given, variables = self._for_template(messages, wishes)
+        prompt = encode_chat(self.tokenizer, given, variables, vision=vision)
+        thinking = thinking_of(self.tokenizer, prompt.tokens)
+        if self.forced is not None and (thinking is None or not thinking.begun):
+            return self, prompt.then(self._prefix())  # the call is the answer's beginning
+        return self._thinking_first(thinking), prompt
+
+    def _thinking_first(self, thinking: Thinking | None) -> ToolUse:
+        """These tools for an answer that thinks first. A forced call follows the thought."""
+        if thinking is None:
+            return self
+        if self.forced is not None:
+            thinking = replace(thinking, ending=thinking.ending + self.forced.prefix)
+        if self.dialect.always_read:
+            if self.offered:  # the answer may be a call, too
+                role = f"{START}assistant" if self.dialect is HARMONY else ""
+                thinking = replace(thinking, ending=thinking.closing + role)
+            return replace(self, thinking=thinking, head=thinking.opening if thinking.begun else "")
+        marks = control_markers(self.tokenizer, (thinking.opening, thinking.closing))
+        return replace(self, thinking=thinking, markers={**self.markers, **marks})
+
+    def encode_continued(
+        self, messages: Sequence[Message], wishes: Wishes | None = None, vision: Vision | None = None
+    ) -> tuple[ToolUse, EncodedPrompt]:
+        """The prompt for an answer that goes on from the last message, and the same tools for that answer.
+
+        Raises what `encode` and `engine.continued.encode_continued` raise.
+        """
+        given, variables = self._for_template(messages, wishes)
+        with_head = self.dialect.always_read
+        begun = encode_continued(self.tokenizer, given, variables, with_head=with_head, vision=vision)
+        use, prompt = replace(self, head=begun.head), EncodedPrompt(begun.tokens, begun.images)
+        if begun.thinking is None:
+            return use, prompt.then(self._prefix())
+        return replace(use._thinking_first(begun.thinking), head=begun.head), prompt
+
+    def _prefix(self) -> list[int]:
+        prefix = "" if self.forced is None else self.forced.prefix
+        return self.tokenizer.encode(prefix, special=True) if prefix else []
+
+    def _for_template(
+        self, messages: Sequence[Message], wishes: Wishes | None
+    ) -> tuple[MarkedMessages, dict[str, Any]]:
+        """The messages with their images marked, and the template's variables."""
+        marked = mark_images(messages, [tool.as_message() for tool in self.offered])
+        tokenizer, offered, given = self.tokenizer, self.offered, normalised(marked.messages)
         template, traits = tokenizer.chat_template or "", tokenizer.template_traits
         variables = template_variables(traits, wishes or Wishes())
         if "tools" in traits.variables:
@@ -68,10 +125,7 @@ class ToolUse:
             given = with_tools(plain_messages(given, ()), offered)
         else:
             given = plain_messages(given, offered)
-        tokens = encode_chat(tokenizer, given, variables, begun=begun)
-        if self.forced is not None and self.forced.prefix:
-            tokens += tokenizer.encode(self.forced.prefix, special=True)
-        return tokens
+        return MarkedMessages(list(given), marked.images), variables
 
     def constraint(self, answer: Mapping[str, Any] | None) -> Constraint | None:
         """The constraint of an answer that may or must contain calls. Otherwise it is any text, or JSON of
@@ -83,6 +137,10 @@ class ToolUse:
             return None
         control = control_tokens(self.tokenizer, self.markers)
         return Constraint("grammar", offered_grammar(self.dialect, self.tools, self.choice, answer, control))
+
+    def under(self, constraint: Constraint | None) -> ToolUse:
+        """The same tools for an answer with this constraint."""
+        return replace(self, plain=constraint is not None and not self.offered)
 
     def check(self, constraint: Constraint, answer: Mapping[str, Any] | None) -> None:
         """Check that the constraint of these tools and `answer` can be enforced.
@@ -98,13 +156,18 @@ class ToolUse:
                 _check_parameters(tool, self.tokenizer)
             raise
 
-    def reader(self) -> AnswerReader | None:
-        """A reader for one answer; None if nothing can be called and the text has no structure."""
-        if not self.offered and not self.dialect.always_read:
+    def reader(self, origins: Origins | None = None) -> AnswerReader | None:
+        """A reader for one answer; None if it has no calls, no thought and no structure. It keeps `origins`,
+        if they are wanted.
+        """
+        parser = answer_parser(self.dialect, self.offered, self.thinking, plain=self.plain)
+        if parser is None:
             return None
-        parser = self.dialect.parser(self.offered)
-        reader = AnswerReader(parser, self.markers, self.tokenizer, forced=self.forced is not None)
-        if self.forced is not None and self.forced.prefix:
+        forced = self.forced is not None
+        reader = AnswerReader(parser, self.markers, self.tokenizer, forced=forced, origins=origins)
+        if self.head and not self.plain:
+            reader.skip(self.head)
+        if self.forced is not None and self.forced.prefix and self.thinking is None:
             reader.begin(self.forced.prefix)
         return reader
 
@@ -121,7 +184,7 @@ def tool_use(
     dialect = spoken_dialect(tokenizer.chat_template or "", tokenizer.template_traits.variables)
     if not chosen.callable(checked) and not dialect.always_read:
         return ToolUse(tokenizer, dialect, checked, chosen)
-    markers = control_markers(tokenizer, dialect)
+    markers = control_markers(tokenizer, dialect.markers)
     control = ControlTokens({marker: token for token, marker in markers.items()})
     return ToolUse(tokenizer, dialect, checked, chosen, dialect.grammar(checked, chosen, control), markers)
 
@@ -141,16 +204,6 @@ def _check_parameters(tool: Tool, tokenizer: Tokenizer) -> None:
 # --- control tokens ------------------------------------------------------------------------------------
 
 
-def control_markers(tokenizer: Tokenizer, dialect: Dialect) -> dict[int, str]:
-    """The dialect's markers that are control tokens in this vocabulary: such tokens have no text."""
-    found: dict[int, str] = {}
-    for marker in dialect.markers:
-        tokens = tokenizer.encode(marker, special=True)
-        if len(tokens) == 1 and not tokenizer.token_bytes(tokens[0]):
-            found[tokens[0]] = marker
-    return found
-
-
 _textless: WeakKeyDictionary[Tokenizer, tuple[int, ...]] = WeakKeyDictionary()
 """Cache of a vocabulary's control tokens: finding them requires looking at every token."""
 
@@ -166,86 +219,3 @@ def control_tokens(tokenizer: Tokenizer, markers: Mapping[int, str]) -> ControlT
             _textless[tokenizer] = found
     others = tuple(token for token in found if token not in markers)
     return ControlTokens({marker: token for token, marker in markers.items()}, others)
-
-
-# --- the answer ----------------------------------------------------------------------------------------
-
-
-class AnswerReader:
-    """Splits one answer into text and calls as it is generated.
-
-    A marker that is a control token has no text and is inserted at its position. Text before it may come
-    later, because it could be the beginning of a stop string; the marker waits for it. An answer that is
-    `forced` to call contains no text, whatever it ends with.
-    """
-
-    def __init__(
-        self, parser: ToolParser, markers: Mapping[int, str], tokenizer: Tokenizer, *, forced: bool = False
-    ) -> None:
-        self._parser = parser
-        self._markers = markers
-        self._places = AnswerText(tokenizer)
-        self._shown = 0
-        self._waiting: deque[tuple[int, str]] = deque()
-        self._pending: list[Delta] = []
-        self._forced = forced
-        self._begun = 0
-        self._whole = 0
-
-    @property
-    def called(self) -> bool:
-        """Whether there are calls and all are complete: only then can a client execute them."""
-        return 0 < self._begun == self._whole
-
-    def begin(self, prefix: str) -> None:
-        """Read the beginning of the answer that is part of the prompt."""
-        self._pending = self._parser.feed(prefix)
-
-    def read(self, event: TokenEvent) -> list[Delta]:
-        """The deltas of a token."""
-        if self._markers:
-            place = self._places.add(event.token)
-            if event.token in self._markers:
-                self._waiting.append((place, self._markers[event.token]))
-        return self._given(self._parser.feed(self._with_markers(event.text)))
-
-    def end(self, text: str, *, cut: bool = False) -> list[Delta]:
-        """The deltas of the answer's last text and of held-back text. `cut`: the answer was cut off, possibly
-        within a character, which is then not shown and may have belonged to a marker.
-        """
-        if cut:
-            text = text.rstrip("\ufffd")
-        last = self._parser.feed(self._with_markers(text))
-        return self._given(last + self._parser.finish(cut=cut or self._forced))
-
-    def _with_markers(self, text: str) -> str:
-        """The text with its markers inserted."""
-        pieces: list[str] = []
-        while self._waiting and self._waiting[0][0] <= self._shown + len(text):
-            place, marker = self._waiting.popleft()
-            pieces += [text[: place - self._shown], marker]
-            text = text[place - self._shown :]
-            self._shown = place
-        self._shown += len(text)
-        return "".join([*pieces, text])
-
-    def _given(self, deltas: list[Delta]) -> list[Delta]:
-        pending, self._pending = self._pending, []
-        given = pending + deltas
-        self._begun += sum(isinstance(delta, CallStart) for delta in given)
-        self._whole += sum(isinstance(delta, CallEnd) for delta in given)
-        return given
-
-
-def deltas(reader: AnswerReader | None, events: Sequence[Event]) -> list[Delta]:
-    """The deltas of one answer's events. `reader` finds tool calls; None: there are none."""
-    if reader is None:
-        text = "".join(event.text for event in events)
-        return [TextDelta(text)] if text else []
-    found: list[Delta] = []
-    for event in events:
-        if isinstance(event, TokenEvent):
-            found += reader.read(event)
-        else:
-            found += reader.end(event.text, cut=event.reason.cut)
-    return joined(found)

@@ -79,6 +79,12 @@ class ToolParser(Protocol):
         """
         ...
 
+    def trace(self, spans: list[tuple[int, int]]) -> None:
+        """From now on, add to `spans` where the text and the reasoning in the deltas come from: start and
+        end, in order, in the characters of all text that was fed.
+        """
+        ...
+
 
 class Dialect(Protocol):
     """The form in which a family of chat templates writes calls."""

@@ -33,8 +33,6 @@ def template_messages(
             call["id"] = dialect.template_id(call["id"])
             if text_arguments:
                 call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-        if message.get("tool_calls") and not message["content"] and "reasoning_content" in message:
-            message["thinking"] = message["reasoning_content"]  # the name in Harmony's templates
         prepared.append(message)
     return _one_call_a_message(prepared) if dialect.one_call_a_message else prepared
 

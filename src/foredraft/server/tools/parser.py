@@ -60,9 +60,16 @@ class CallParser:
         self._at = 0
         self._held: list[str] = []  # taken but undecided: layout or text
         self._only_space = True  # since the start or the last call
+        self._before = 0  # characters before those in `_pending`
+        self._spans: list[tuple[int, int]] | None = None
+
+    def trace(self, spans: list[tuple[int, int]]) -> None:
+        """See ToolParser."""
+        self._spans = spans
 
     def feed(self, text: str) -> list[Delta]:
         """The deltas that are certain after `text`."""
+        self._before += self._at
         self._pending = self._pending[self._at :] + text
         self._at = 0
         while self._at < len(self._pending) and self._advance():
@@ -74,11 +81,13 @@ class CallParser:
         off, so held-back text is dropped as markup.
         """
         if self._reader is None:
-            self._show(self._rest(cut=cut))
+            rest = self._rest(cut=cut)
+            self._at = self._at if cut else len(self._pending)
+            self._show(rest)
         elif self._reader.started:
             self._end_call(self._reader)
         elif not cut:
-            self._log.text("".join(self._held))
+            self._say_text("".join(self._held))
         self._pending, self._at = "", 0
         self._held.clear()
         self._reader = None
@@ -113,7 +122,7 @@ class CallParser:
             self._reader = None
             if reader.started:
                 self._end_call(reader)
-                self._log.text(reader.unread)
+                self._say_text(reader.unread)
             self._give_back(BROKEN if reader.started and BROKEN in self._layout.steps else TEXT)
         elif reader.done:
             self._reader = None
@@ -133,10 +142,21 @@ class CallParser:
         self._only_space = False
 
     def _show(self, text: str) -> None:
+        """Show the text that ends where the parser is."""
         if self._state in self._layout.reasoning:
+            self._note(text)
             self._log.reasoning(text)
         else:
-            self._log.text(text)
+            self._say_text(text)
+
+    def _say_text(self, text: str) -> None:
+        self._note(text)
+        self._log.text(text)
+
+    def _note(self, text: str) -> None:
+        if self._spans is not None and text:
+            end = self._before + self._at
+            self._spans.append((end - len(text), end))
 
     # --- between calls ---------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from foredraft.backends.llamacpp import abi, ext
 from foredraft.backends.llamacpp.binding import lib
@@ -64,6 +65,12 @@ class DFlashHead(NativeHead):
 
     def _cut(self, seq: int, length: int) -> None:
         super()._cut(seq, max(0, length - 1))
+
+    def _not_numbers(self, rows: Logits) -> npt.NDArray[np.bool_]:
+        if self._file.choices:  # each row has logits of other tokens
+            bad: npt.NDArray[np.bool_] = np.isnan(rows.max(axis=1, initial=-np.inf))
+            return bad
+        return super()._not_numbers(rows)
 
     # --- forwards ---------------------------------------------------------------------------------------
 

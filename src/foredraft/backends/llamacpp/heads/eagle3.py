@@ -101,6 +101,9 @@ class Eagle3Head(NativeHead):
         if self.window == 1:
             lib.llama_memory_clear(lib.llama_get_memory(context), False)  # noqa: FBT003 - C
 
+    def _holding(self) -> list[int]:
+        return [] if self.window == 1 else super()._holding()
+
     def _cut(self, seq: int, length: int) -> None:
         if self.window == 1:
             self._forget_rows()

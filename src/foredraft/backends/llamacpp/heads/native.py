@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from foredraft.backends.llamacpp import ext
+from foredraft.backends.bounds import not_numbers
+from foredraft.backends.llamacpp import ext, sequence_state
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.graphs import Graphs
 from foredraft.backends.llamacpp.heads.batch import HeadBatch, Pairs
+from foredraft.backends.llamacpp.spoiled import SpoiledCells
 from foredraft.errors import BackendError, OutOfKVError
 from foredraft.types import Features, HeadRows, Logits, ModelInfo
 
@@ -76,6 +79,9 @@ class NativeHead:
         self._end = [0] * sequences
         self._own: dict[int, Features] = {}
         """Its hidden state of each sequence's last row, if that returned logits; shape (1, numbers)."""
+        self._spoiled = SpoiledCells()
+        self._known: int | None = None
+        """A token that it knows."""
         ext.functions().set_embeddings_nextn(opened.context, True, True)  # noqa: FBT003 - C
         self._plan()
         self._graphs = Graphs(opened.context, sequences)
@@ -100,18 +106,56 @@ class NativeHead:
     def forward(self, batch: Sequence[HeadRows]) -> Logits:
         self._share_threads()
         self._check_batch(batch)
+        if self._spoiled.stale:
+            self._wipe()
         pairs = self._pairs(batch)
         try:
             rows = self._compute(batch, pairs)
         except BaseException:
             for part in batch:  # interrupted, or an error of llama.cpp
+                self._spoiled.looked(part.seq, bad=True)
                 self._cut(part.seq, self._end[part.seq])
             raise
+        self._look(batch, rows)
         for part in batch:
             if self._first[part.seq] == self._end[part.seq]:
                 self._first[part.seq] = part.start
             self._end[part.seq] = part.start + len(part.tokens)
         return rows
+
+    def _look(self, batch: Sequence[HeadRows], rows: Logits) -> None:
+        """See which of the rows of logits are not numbers."""
+        if self._spoiled.computed(batch, self._not_numbers(rows)):
+            self._spoiled.stale = True  # a block's rows are dropped already
+
+    def _not_numbers(self, rows: Logits) -> npt.NDArray[np.bool_]:
+        """Which rows are not numbers; of such a row none is, but for tokens that the head does not know: they
+        have -inf, always the same ones. So a token that it knows is looked at, once one is found.
+        """
+        if self._known is not None:
+            return not_numbers(rows[:, self._known :])
+        bad: npt.NDArray[np.bool_] = np.isnan(rows.max(axis=1, initial=-np.inf))
+        if not bad.all():
+            self._known = int(rows[bad.argmin()].argmax())
+        return bad
+
+    def _wipe(self) -> None:
+        """Overwrite what was dropped and is not numbers."""
+        context = self._context
+        self._spoiled.wipe(
+            lib.llama_get_memory(context),
+            self._holding(),
+            lambda seq: sequence_state.save(context, seq, sequence_state.ALL),
+            lambda seq, cells: self._put_back(context, seq, cells),
+        )
+
+    def _holding(self) -> list[int]:
+        """The sequences that have cells."""
+        return [seq for seq in range(self.sequences) if self._first[seq] < self._end[seq]]
+
+    def _put_back(self, context: Any, seq: int, cells: bytearray) -> None:
+        if not sequence_state.load(context, seq, sequence_state.ALL, cells):
+            raise BackendError("llama.cpp could not put back the cells of a head.")
 
     def _share_threads(self) -> None:
         context = self._context
@@ -245,11 +289,13 @@ class NativeHead:
             return
         self._cut(seq, length)
         self._end[seq] = length
+        self._spoiled.dropped(seq, length)
 
     def release(self, seq: int) -> None:
         self._own.pop(seq, None)
         self._cut(seq, 0)
         self._first[seq] = self._end[seq] = 0
+        self._spoiled.dropped(seq, 0)
 
     def _cut(self, seq: int, length: int) -> None:
         """Drop the sequence's cells from position `length` on."""

@@ -18,6 +18,7 @@ from foredraft.backends.llamacpp.heads.head_file import HeadFile, read_head
 from foredraft.backends.llamacpp.heads.mtp import ChainedHead, MtpHead
 from foredraft.backends.llamacpp.heads.native import NativeHead, Opened
 from foredraft.backends.llamacpp.tokenizer import vocabulary_hash
+from foredraft.backends.rope import Positions
 from foredraft.config import ModelOptions
 from foredraft.errors import CapacityError, UnsupportedModelError
 from foredraft.library.fingerprint import fingerprint_of
@@ -136,6 +137,11 @@ class Opener:
         return _made(opened, make)
 
     def _settings_for(self, file: HeadFile, sequences: int) -> loading.ContextSettings:
+        """Of a head in a file of its own, whose positions are as it was trained with them."""
+        settings = self._settings_of_size(file, sequences)
+        return replace(settings, positions=Positions())
+
+    def _settings_of_size(self, file: HeadFile, sequences: int) -> loading.ContextSettings:
         rows, length = max(MOST_ROWS, sequences), self.settings.context_length
         if isinstance(file, DFlashFile):  # a block goes beyond the text
             return self._settings(sequences, rows, length + file.block + 1)

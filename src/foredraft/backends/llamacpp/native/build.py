@@ -77,7 +77,7 @@ def build(folder: Path = FOLDER, *, everything: bool = False) -> list[Path]:
     """
     if not is_supported():
         raise BuildError(f"there are none for {platform.system()} on {platform.machine()}")
-    compiler = _compiler()
+    compiler = compiler_command()
     levels = [level for level in LEVELS if everything or _knows(compiler, level)]
     if not levels:
         raise BuildError(f"{compiler[0]} does not know AVX2")
@@ -109,13 +109,13 @@ def _is_current(library: Path, identity: str) -> bool:
 
 def _identity(compiler: list[str]) -> str:
     """A hash of the compiler's command and version."""
-    return hashlib.sha256(repr((compiler, _run([*compiler, "--version"]))).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((compiler, run([*compiler, "--version"]))).encode()).hexdigest()[:16]
 
 
 def _knows(compiler: list[str], level: str) -> bool:
     """Whether the compiler has the instruction sets of a level."""
     try:
-        _run([*compiler, *_flags(level), "-x", "c++", "-fsyntax-only", os.devnull])
+        run([*compiler, *_flags(level), "-x", "c++", "-fsyntax-only", os.devnull])
     except MissingCompilerError:
         raise
     except BuildError:
@@ -123,7 +123,7 @@ def _knows(compiler: list[str], level: str) -> bool:
     return True
 
 
-def _compiler() -> list[str]:
+def compiler_command() -> list[str]:
     """The command that compiles C++."""
     if named := os.environ.get("CXX"):
         return shlex.split(named)
@@ -138,20 +138,20 @@ def _flags(level: str) -> list[str]:
 
 
 def _compile(command: list[str], level: str, source: Path, to: Path) -> None:
-    _run([*command, *_flags(level), "-c", str(source), "-o", str(to)])
+    run([*command, *_flags(level), "-c", str(source), "-o", str(to)])
 
 
 def _link(compiler: list[str], objects: list[Path], to: Path) -> None:
     """Written beside its place and moved there: a process may have the old one open."""
     beside = to.with_suffix(f".{os.getpid()}")
     try:
-        _run([*compiler, "-shared", *map(str, objects), "-o", str(beside), "-ldl"])
+        run([*compiler, "-shared", *map(str, objects), "-o", str(beside), "-ldl"])
         beside.replace(to)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str]) -> str:
     """What the command prints. Raises BuildError."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a compiler

@@ -105,16 +105,15 @@ static const char * with_entry(const BufferTypes & listed, Device * device, Buff
     return nullptr;
 }
 
-/* Whether models that are loaded from now on find the entry: llama.cpp copies the list when it is first used. */
-static bool found_by_models() {
+/* Where the loading of models and adapters finds the entry, in a copy of the list that llama.cpp makes when it is first
+   used; null if it does not. */
+static BufferType ** place_for_loading() {
     using Listed = BufferType ** (*)(Device *);
     const auto address = library.ggml_backend_reg_get_proc_address(
         library.ggml_backend_cpu_reg(), "ggml_backend_dev_get_extra_bufts");
     BufferType ** listed = address ? reinterpret_cast<Listed>(address)(buffer_type.device) : nullptr;
-    while (listed && *listed) {
-        if (*listed++ == &buffer_type) return true;
-    }
-    return false;
+    while (listed && *listed && *listed != &buffer_type) ++listed;
+    return listed && *listed ? listed : nullptr;
 }
 
 } // namespace foredraft
@@ -154,7 +153,17 @@ FOREDRAFT_EXPORTED void foredraft_detach() {
     listed.last = to;
 }
 
-FOREDRAFT_EXPORTED bool foredraft_found_by_models() { return foredraft::found_by_models(); }
+/* Whether models that are loaded from now on find the entry. */
+FOREDRAFT_EXPORTED bool foredraft_found_by_models() { return foredraft::place_for_loading(); }
+
+/* Hides the entry from what is loaded (1), and shows it again (0). llama.cpp puts an adapter's matrices beside those that
+   they belong to, but not into buffers of a type that it finds in the list. While it is hidden, a model that is loaded
+   comes to lie in plain memory. */
+FOREDRAFT_EXPORTED void foredraft_hide(int hidden) {
+    static foredraft::BufferType ** place;
+    if (!place) place = foredraft::place_for_loading();
+    if (place) *place = hidden ? foredraft::library.ggml_backend_cpu_buffer_type() : &foredraft::buffer_type;
+}
 
 /* The entry, for a tensor to be placed in its buffers. */
 FOREDRAFT_EXPORTED void * foredraft_buffer_type() { return &foredraft::buffer_type; }
