@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { violations } from "./accessible";
 import { answer, answers, reload, say } from "./chatting";
-import { expect, PYTHON, test } from "./server";
+import { PYTHON } from "./files";
+import { expect, test } from "./server";
 
 /** Pixels of a side, of which the model makes a row for 16 × 16. */
 const SIDE = 160;

@@ -4,8 +4,9 @@ import { spawn, spawnSync } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
-import { PYTHON } from "./server";
 import type { Server } from "./server";
+
+export const PYTHON = process.env.PYTHON ?? resolve("../.venv/bin/python");
 
 const SCRIPT = resolve("../tests/page_files.py");
 

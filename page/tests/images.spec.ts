@@ -1,10 +1,8 @@
 import type { Locator, Page } from "@playwright/test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { violations } from "./accessible";
-import { makeModel, settingsFile, settingsText } from "./files";
-import { Server, expect, test as base } from "./server";
+import { settingsText } from "./files";
+import { expect, testOf } from "./server";
+import type { Server } from "./server";
 
 const FILE = `# written by hand
 [models.tiny]
@@ -14,24 +12,7 @@ path = "tiny.gguf"
 max_images = 4
 `;
 
-const test = base.extend<{ own: Server }, { shared: Server }>({
-  shared: [
-    async ({}, use) => {
-      const folder = mkdtempSync(join(tmpdir(), "foredraft-images-"));
-      makeModel("tiny", join(folder, "tiny.gguf"));
-      writeFileSync(join(folder, "foredraft.toml"), FILE);
-      const server = await Server.start({ folder });
-      await use(server);
-      await server.stop();
-      rmSync(folder, { recursive: true, force: true });
-    },
-    { scope: "worker" },
-  ],
-  own: async ({ shared }, use) => {
-    writeFileSync(settingsFile(shared), FILE);
-    await use(shared);
-  },
-});
+const test = testOf(FILE);
 
 async function opened(page: Page, server: Server): Promise<Locator> {
   await page.goto(`${server.url}#/models`);

@@ -13,8 +13,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Models } from "../src/api/schema";
 import { violations } from "./accessible";
-import { makeModel, settingsText } from "./files";
-import { PYTHON, Server, expect, test as base } from "./server";
+import { makeModel, settingsText, PYTHON } from "./files";
+import { Server, expect, test as base } from "./server";
 
 const MARKUP = "<img src=x onerror=stolen=1>";
 const SETTINGS = `default_model = "smol"

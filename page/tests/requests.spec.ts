@@ -5,7 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { RequestRow, Requests } from "../src/api/schema";
 import { violations } from "./accessible";
-import { PYTHON, Server, expect, test } from "./server";
+import { PYTHON } from "./files";
+import { Server, expect, test } from "./server";
 
 const rows = (page: Page) => page.locator(".requests tbody tr");
 const running = (page: Page) => page.locator(".running-requests li");

@@ -4,13 +4,12 @@ import { test as base, expect } from "@playwright/test";
 import type { Page } from "@playwright/test";
 import { spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
+import { makeModel, PYTHON, settingsFile } from "./files";
 
 export { expect };
-
-export const PYTHON = process.env.PYTHON ?? resolve("../.venv/bin/python");
 
 export interface Options {
   /** Words after `foredraft serve`; the default model without any. */
@@ -127,3 +126,25 @@ export const test = base.extend<OfATest, { running: Running }>({
     expect(errors, "errors in the page").toEqual([]);
   },
 });
+
+/** Tests with one server of the model "tiny", which all begin with this settings file. */
+export function testOf(settings: string) {
+  return base.extend<{ own: Server }, { shared: Server }>({
+    shared: [
+      async ({}, use) => {
+        const folder = mkdtempSync(join(tmpdir(), "foredraft-tiny-"));
+        makeModel("tiny", join(folder, "tiny.gguf"));
+        writeFileSync(join(folder, "foredraft.toml"), settings);
+        const server = await Server.start({ folder });
+        await use(server);
+        await server.stop();
+        rmSync(folder, { recursive: true, force: true });
+      },
+      { scope: "worker" },
+    ],
+    own: async ({ shared }, use) => {
+      writeFileSync(settingsFile(shared), settings);
+      await use(shared);
+    },
+  });
+}

@@ -1,10 +1,9 @@
 import type { Locator, Page } from "@playwright/test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { readFileSync, writeFileSync } from "node:fs";
 import { violations } from "./accessible";
-import { makeModel, settingsFile, settingsText } from "./files";
-import { Server, expect, test as base } from "./server";
+import { settingsFile, settingsText } from "./files";
+import { expect, testOf } from "./server";
+import type { Server } from "./server";
 
 const FILE = `# written by hand
 default_model = "tiny"
@@ -15,24 +14,7 @@ path = "tiny.gguf"
 sequences = 2
 `;
 
-/** One server for all tests, which begin with the same settings file. */
-const test = base.extend<{ own: Server; form: Page }, { shared: Server }>({
-  shared: [
-    async ({}, use) => {
-      const folder = mkdtempSync(join(tmpdir(), "foredraft-settings-"));
-      makeModel("tiny", join(folder, "tiny.gguf"));
-      writeFileSync(join(folder, "foredraft.toml"), FILE);
-      const server = await Server.start({ folder });
-      await use(server);
-      await server.stop();
-      rmSync(folder, { recursive: true, force: true });
-    },
-    { scope: "worker" },
-  ],
-  own: async ({ shared }, use) => {
-    writeFileSync(settingsFile(shared), FILE);
-    await use(shared);
-  },
+const test = testOf(FILE).extend<{ form: Page }>({
   form: async ({ page, own }, use) => {
     await open(page, own);
     await use(page);
@@ -90,6 +72,25 @@ test("what is saved is only what changed, beside the comments; reset is one clic
   expect(settingsText(own)).not.toContain("sequences");
 });
 
+test("machines that compute layers are saved, one on a line, with a warning beside them", async ({
+  form,
+  own,
+}) => {
+  await expect(field(form, "rpc")).toContainText("no password and no encryption");
+  await type(form, "rpc", "10.0.0.2:50052\n\n far.example ");
+  await save(form);
+  await expect(form.getByText(/unsaved change/)).toHaveCount(0);
+  expect(settingsText(own)).toContain('rpc = ["10.0.0.2:50052", "far.example"]');
+  await form.reload();
+  await expect(field(form, "rpc").locator("textarea")).toHaveValue("10.0.0.2:50052\nfar.example");
+  await field(form, "rpc").scrollIntoViewIfNeeded();
+  await form.screenshot({ path: test.info().outputPath("rpc.png") });
+  await form.getByRole("button", { name: "Reset Other machines to its default" }).click();
+  await save(form);
+  await expect(field(form, "rpc").getByText("Changed")).toHaveCount(0);
+  expect(settingsText(own)).not.toContain("rpc");
+});
+
 test("what counts at once is not loaded again", async ({ form }) => {
   await type(form, "sampling.max_tokens", "50");
   await save(form);
@@ -104,6 +105,10 @@ const BAD: [name: string, text: string, said: RegExp][] = [
   ["batch", "1.5", /whole number/],
   ["ubatch", "0", /whole number/],
   ["gpu_layers", "-9", /whole number/],
+  ["rpc", "10.0.0.2:99999", /^10.0.0.2:99999 is no host: write host:port/],
+  ["rpc", "far.example\n10.0.0.2:0", /^10.0.0.2:0 is no host/],
+  ["rpc", "two words", /^two words is no host/],
+  ["rpc", "near\nnear:50052", /^near:50052 is there twice/],
   ["sampling.temperature", "-1", /a number, at least 0/],
   ["sampling.top_k", "-3", /a whole number, at least 0/],
   ["sampling.top_p", "7", /from 0 to 1/],
@@ -271,6 +276,28 @@ test("a file that was broken by hand is told, and nothing is saved over it", asy
   await expect(said).toContainText("line 8");
   writeFileSync(settingsFile(own), FILE);
   await expect(said).toHaveCount(0);
+});
+
+test("an answer that an event has overtaken is not shown", async ({ form, own }) => {
+  const said = form.getByRole("alert").filter({ hasText: "The settings file is wrong" });
+  writeFileSync(settingsFile(own), `${FILE}threads = = 3\n`);
+  let goOn = () => {};
+  const held = new Promise<void>((resolve) => (goOn = resolve));
+  const caught = form.waitForRequest(/console\/models$/);
+  await form.route(/console\/models$/, async (route) => {
+    const response = await route.fetch();
+    await held;
+    await route.fulfill({ response });
+  });
+  await form.getByRole("link", { name: "Models", exact: true }).click();
+  const request = await caught;
+  await expect(said).toBeVisible(); // by an event
+  writeFileSync(settingsFile(own), FILE);
+  await expect(said).toHaveCount(0);
+  goOn();
+  await (await request.response())?.finished();
+  await form.waitForTimeout(200); // for what should not come
+  expect(await said.count()).toBe(0);
 });
 
 test("a draft model that the string names is not chosen a second time", async ({ form }) => {

@@ -16,8 +16,8 @@ from event_streams import following
 from foredraft.errors import CapacityError
 from foredraft.server.auth import Caller, hash_key
 from foredraft.server.console import events, routes
-from foredraft.server.console.events import Topic, for_all
-from foredraft.server.console.shapes import Reply
+from foredraft.server.console.events import Shared, Topic
+from foredraft.server.console.shapes import Numbered, Reply
 from foredraft.server.settings import KeySettings, ModelSettings, ServerSettings
 from http_server import Running, serving
 
@@ -250,8 +250,63 @@ def test_what_is_the_same_for_all_is_read_once_for_all() -> None:
         return Count(n=len(reads))
 
     async def ask() -> list[Reply | None]:
-        shared = for_all(read, 60)
+        shared = Shared(read, 60)
         caller = Caller("local", "")
-        return list(await asyncio.gather(*(shared(caller, None) for _ in range(5))))
+        return list(await asyncio.gather(*(shared.recent(caller, None) for _ in range(5))))
 
     assert asyncio.run(ask()) == [Count(n=1)] * 5
+
+
+class State(Numbered):
+    """What is asked for and streamed."""
+
+    n: int
+
+
+def test_who_asks_for_it_now_shares_a_reading_that_begins_after_that() -> None:
+    reads: list[int] = []
+
+    async def read() -> State:
+        reads.append(1)
+        await asyncio.sleep(0.01)
+        return State(n=len(reads))
+
+    async def ask() -> tuple[State, list[State], State]:
+        shared = Shared(read, 60)
+        first = asyncio.create_task(shared.now())
+        await asyncio.sleep(0.005)
+        later = await asyncio.gather(*(shared.now() for _ in range(5)))
+        return await first, list(later), await shared.recent(Caller("local", ""), None)
+
+    first, later, followed = asyncio.run(ask())
+    assert [first.n, *(one.n for one in later), followed.n] == [1, *[2] * 5, 2]
+    assert first.revision < later[0].revision == followed.revision
+
+
+def test_a_state_that_came_back_is_sent_again_if_somebody_was_told_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a stream that was sent the first has not seen the second."""
+    state = [1]
+
+    async def read() -> State:
+        return State(n=state[0])
+
+    shared = Shared(read, 0.0)
+    following_is_at: list[Reply] = []
+
+    async def follow(caller: Caller, sent: Reply | None) -> Reply | None:
+        if following_is_at:  # between two looks of the stream
+            state[0] = 2
+            following_is_at.append(await shared.now())
+            state[0] = 1
+        following_is_at.append(await shared.recent(caller, sent))
+        return following_is_at[-1]
+
+    monkeypatch.setattr(routes, "console_topics", lambda *_: {"state": Topic("state", SOON, follow)})
+    with serving() as running, following(running.url, "state") as stream:
+        before, after = islice(stream, 2)
+    asked = following_is_at[1]
+    assert isinstance(asked, State)
+    assert (before.data["n"], asked.n, after.data["n"]) == (1, 2, 1)
+    assert before.data["revision"] < asked.revision < after.data["revision"]

@@ -289,7 +289,7 @@ def test_what_cannot_be_pulled(server: Running, folder: Path, model: str) -> Non
 
 def test_pulls_can_be_followed(server: Running) -> None:
     with following(server.url, "pulls") as stream:
-        assert next(stream)[1] == {"pulls": []}
+        assert next(stream)[1]["pulls"] == []
         start(server)
         assert next(stream)[1]["pulls"][0]["model"] == MODEL
 

@@ -533,6 +533,11 @@ export interface components {
             folder: string | null;
             /** Memory Bytes */
             memory_bytes: number | null;
+            /**
+             * Revision
+             * @default 0
+             */
+            revision: number;
             /** Stored */
             stored: components["schemas"]["StoredModel"][];
             /** Used Bytes */
@@ -742,6 +747,19 @@ export interface components {
             serve: boolean;
         };
         /**
+         * Numbered
+         * @description What is asked for and streamed. `revision` is higher the newer it is, also where it says the same as
+         *     before: a reader can tell an answer that an event has overtaken, and a stream sends a state that came
+         *     back.
+         */
+        Numbered: {
+            /**
+             * Revision
+             * @default 0
+             */
+            revision: number;
+        };
+        /**
          * Overview
          * @description A window: `points` every `step_s` seconds, the oldest first, and `totals`. `since`: Unix time of the
          *     first figure there is, also from earlier runs of the server. `kept`: whether figures survive a restart;
@@ -871,6 +889,11 @@ export interface components {
         Pulls: {
             /** Pulls */
             pulls: components["schemas"]["Pull"][];
+            /**
+             * Revision
+             * @default 0
+             */
+            revision: number;
         };
         /**
          * RecentRounds
@@ -1212,6 +1235,7 @@ export type NewBenchmark = components['schemas']['NewBenchmark'];
 export type NewKey = components['schemas']['NewKey'];
 export type NewModel = components['schemas']['NewModel'];
 export type NewPull = components['schemas']['NewPull'];
+export type Numbered = components['schemas']['Numbered'];
 export type Overview = components['schemas']['Overview'];
 export type Pair = components['schemas']['Pair'];
 export type Point = components['schemas']['Point'];

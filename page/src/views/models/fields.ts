@@ -28,6 +28,7 @@ export const GROUPS = [
       { name: "gpu_layers", kind: "whole" },
       { name: "memory", kind: "choice" },
       { name: "dtype", kind: "choice" },
+      { name: "rpc", kind: "lines" },
     ],
   },
   {

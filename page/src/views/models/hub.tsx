@@ -73,7 +73,8 @@ function Row({ model }: { model: HubModel }) {
   const [busy, setBusy] = useState(false);
   const variant = model.variants.find(({ name }) => name === chosen);
   const wanted = variant?.name ? `${model.repository}:${variant.name}` : model.repository;
-  const running = pulls.value?.some((pull) => pull.state === "running" && pull.model === wanted) ?? false;
+  const running =
+    pulls.value?.pulls.some((pull) => pull.state === "running" && pull.model === wanted) ?? false;
   async function go(): Promise<void> {
     if (busy || running) return;
     setBusy(true);

@@ -14,9 +14,9 @@ const TONES = { running: undefined, done: "good", failed: "bad", cancelled: "war
 
 /** For the admin: others may not know of them. */
 export function PullList() {
-  const unread = useTopic<Pulls>("pulls", (data) => (pulls.value = data.pulls));
+  const unread = useTopic<Pulls>("pulls", (data) => (pulls.value = data));
   if (unread) return <Problem error={unread} />;
-  const found = pulls.value ?? [];
+  const found = pulls.value?.pulls ?? [];
   if (!found.length) return null;
   return (
     <Card title={t("models.pulls")}>

@@ -11,7 +11,7 @@ const NO_BOUND = 2 ** 31 - 1;
 export function refusal(name: string, message: string): string {
   const rule = / must be (.+)\.$/s.exec(message)?.[1];
   if (/^\S+ is missing\./.test(message)) return t("models.wrong_empty");
-  return (rule && ruleInWords(rule)) || withLabel(name, message);
+  return (rule && ruleInWords(rule)) || hostInWords(message) || withLabel(name, message);
 }
 
 function ruleInWords(rule: string): string | null {
@@ -29,6 +29,14 @@ function ruleInWords(rule: string): string | null {
   const most = /^1 to (\d+) printable characters without spaces$/.exec(rule)?.[1];
   if (most) return t("models.wrong_name", { most });
   return rule === "a non-empty string" ? t("models.wrong_empty") : null;
+}
+
+/** What is wrong with an RPC host. */
+function hostInWords(message: string): string | null {
+  const none = /^['"](.*)['"] is not an RPC host\./s.exec(message)?.[1];
+  if (none !== undefined) return t("models.wrong_host", { host: none });
+  const twice = /^The RPC host (\S+) is named twice\./.exec(message)?.[1];
+  return twice ? t("models.wrong_host_twice", { host: twice }) : null;
 }
 
 function withLabel(name: string, message: string): string {

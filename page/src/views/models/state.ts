@@ -2,19 +2,26 @@
 
 import { signal } from "@preact/signals";
 import { call, part, send } from "../../api/http";
-import type { ConfiguredModel, ModelSettingsReply, Models, NewModel, Pull, Pulls } from "../../api/schema";
+import type { ConfiguredModel, ModelSettingsReply, Models, NewModel, Pulls } from "../../api/schema";
 
 export const models = signal<Models | null>(null);
-export const pulls = signal<Pull[] | null>(null);
+export const pulls = signal<Pulls | null>(null);
 
 /** Ask for the models now, not with the next event. Throws as `send`. */
 export async function refreshModels(): Promise<void> {
-  models.value = await call<Models>("console/models");
+  const answer = await call<Models>("console/models");
+  models.value = newer(models.value, answer);
 }
 
 /** Ask for the downloads now. Throws as `send`. */
 export async function refreshPulls(): Promise<void> {
-  pulls.value = (await call<Pulls>("console/pulls")).pulls;
+  const answer = await call<Pulls>("console/pulls");
+  pulls.value = newer(pulls.value, answer);
+}
+
+/** What is known, if an event that came while an answer was on its way is newer than it. */
+function newer<T extends { revision: number }>(known: T | null, answer: T): T {
+  return known && known.revision > answer.revision ? known : answer;
 }
 
 export function configured(name: string): ConfiguredModel | undefined {

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import monotonic
-from typing import Annotated, Any
+from time import monotonic, time_ns
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response, StreamingResponse
@@ -18,7 +18,7 @@ from foredraft.server.auth import Authenticator, Caller
 from foredraft.server.caller import visit_of
 from foredraft.server.connection import stopping
 from foredraft.server.console.access import as_reached, reader_of
-from foredraft.server.console.shapes import Reply
+from foredraft.server.console.shapes import Reply, numbered
 from foredraft.server.errors import of_error, unexpected
 from foredraft.server.gate import is_head
 from foredraft.server.pool import ModelPool
@@ -45,6 +45,8 @@ RETRY_S = 5.0
 
 COMMENT = ": \n\n"
 
+Found = TypeVar("Found", bound=Reply)
+
 Read = Callable[[Caller, Reply | None], Awaitable[Reply | None]]
 
 
@@ -62,22 +64,37 @@ class Topic:
     read: Read
 
 
-def for_all(read: Callable[[], Awaitable[Reply]], fresh_s: float) -> Read:
-    """The `read` of a topic that is the same for every caller and costs something: streams share what was
-    read less than `fresh_s` seconds ago.
+class Shared(Generic[Found]):
+    """What is the same for every caller and costs something to read; streams share what was read less than
+    `fresh_s` seconds ago. Readings follow one another, so that the last one is the newest.
     """
-    reading, at = asyncio.Lock(), 0.0
-    known: Reply | None = None
 
-    async def shared(_caller: Caller, _sent: Reply | None) -> Reply:
-        nonlocal known, at
-        async with reading:
-            if known is None or monotonic() - at >= fresh_s:
-                known = await read()
-                at = monotonic()
-            return known
+    def __init__(self, read: Callable[[], Awaitable[Found]], fresh_s: float) -> None:
+        self._read, self._fresh_s = read, fresh_s
+        self._reading = asyncio.Lock()
+        self._began = 0.0
+        self._found: Found | None = None
+        self._known: Found | None = None
+        self._revision = time_ns() // 1_000_000  # a server that is started again goes on above
 
-    return shared
+    async def now(self) -> Found:
+        """Read it, or share a reading that has begun since this was called."""
+        return await self._since(monotonic())
+
+    async def recent(self, _caller: Caller, _sent: Reply | None) -> Found:
+        """The `read` of a topic."""
+        return await self._since(monotonic() - self._fresh_s)
+
+    async def _since(self, moment: float) -> Found:
+        async with self._reading:
+            if self._known is None or self._began < moment:
+                began = monotonic()
+                found = await self._read()
+                if self._known is None or found != self._found:
+                    self._revision += 1
+                    self._found, self._known = found, numbered(found, self._revision)
+                self._began = began
+            return self._known
 
 
 def events_router(pool: ModelPool, known: Mapping[str, Topic]) -> APIRouter:

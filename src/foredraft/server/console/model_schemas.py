@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from foredraft.embedding import ModelKind
-from foredraft.server.console.shapes import Change, Reply
+from foredraft.server.console.shapes import Change, Numbered, Reply
 
 State = Literal["unloaded", "loading", "loaded", "failed"]
 Fit = Literal["fits", "translation", "no"]
@@ -70,7 +70,7 @@ class StoredModel(Reply):
     drafts_for: list[str]
 
 
-class Models(Reply):
+class Models(Numbered):
     """All models. `stored`, `folder` and `file_error` are for the admin: others know nothing of this
     machine's files. `budget_bytes`: for all loaded models together, None without a budget. `used_bytes`:
     their weights. `memory_bytes`: of the machine. `file_error`: why the settings file cannot be used as it is
@@ -197,7 +197,7 @@ class Pull(Reply):
     served_as: str | None
 
 
-class Pulls(Reply):
+class Pulls(Numbered):
     """The newest first."""
 
     pulls: list[Pull]

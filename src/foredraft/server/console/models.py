@@ -21,7 +21,7 @@ from foredraft.errors import CapacityError
 from foredraft.library.stored import OWN
 from foredraft.server.auth import Caller
 from foredraft.server.console.access import reader_of, without_folders
-from foredraft.server.console.events import Topic, for_all
+from foredraft.server.console.events import Shared, Topic
 from foredraft.server.console.library import Look, facts
 from foredraft.server.console.model_schemas import ConfiguredModel, Models, StoredModel
 from foredraft.server.console.parts import Parts
@@ -57,10 +57,11 @@ class ModelsView:
         self._saving = saving
         self._states: dict[str, _State] = {}
         self._kinds: dict[str, ModelKind | None] = {}
+        self.shared = Shared(self.read, 0.9)
         self._boot = time.time() - time.monotonic()
 
     async def read(self) -> Models:
-        """The reply to GET /console/models."""
+        """The state of all models now."""
         settings, loaded = self._pool.settings, self._pool.loaded
         await asyncio.gather(*(self._ask(served) for served in self._pool.engines.values()))
         self._states = {name: state for name, state in self._states.items() if name in loaded}
@@ -201,12 +202,9 @@ def for_caller(models: Models, caller: Caller) -> Models:
 
 def models_topic(view: ModelsView) -> Topic:
     """What GET /console/models answers."""
-    shared = for_all(view.read, 0.9)
 
     async def read(caller: Caller, sent: Reply | None) -> Models:
-        models = await shared(caller, sent)
-        assert isinstance(models, Models)
-        return for_caller(models, caller)
+        return for_caller(await view.shared.recent(caller, sent), caller)
 
     return Topic("models", 1.0, read)
 
@@ -217,6 +215,6 @@ def models_router(view: ModelsView) -> APIRouter:
 
     @router.get("/console/models")
     async def models(caller: Annotated[Caller, Depends(reader_of)]) -> Models:
-        return for_caller(await view.read(), caller)
+        return for_caller(await view.shared.now(), caller)
 
     return router

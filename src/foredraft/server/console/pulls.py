@@ -14,7 +14,7 @@ from foredraft.errors import ConfigError, ForedraftError, quoted
 from foredraft.library import parse_name, resolve, search, to_remove
 from foredraft.server.auth import Caller
 from foredraft.server.console.access import admin_of
-from foredraft.server.console.events import Topic
+from foredraft.server.console.events import Shared, Topic
 from foredraft.server.console.hub_search import HubSearches
 from foredraft.server.console.library import same_files
 from foredraft.server.console.model_schemas import HubModel, HubModels, HubVariant, NewPull, Pull, Pulls
@@ -38,6 +38,11 @@ class Downloads:
         self._pool = pool
         self._parts = parts
         self._editor = editor
+        self.shared = Shared(self.read, 0.0)
+
+    async def read(self) -> Pulls:
+        """All downloads now."""
+        return Pulls(pulls=self._parts.puller.all())
 
     async def start(self, wanted: NewPull) -> Pull:
         """Raises ConfigError."""
@@ -141,7 +146,7 @@ def pulls_router(downloads: Downloads, parts: Parts) -> APIRouter:
 
     @router.get("/console/pulls")
     async def pulls(_caller: Annotated[Caller, Depends(admin_of)]) -> Pulls:
-        return Pulls(pulls=parts.puller.all())
+        return await downloads.shared.now()
 
     @router.post("/console/pulls")
     async def start(body: NewPull, _caller: Annotated[Caller, Depends(admin_of)]) -> Pull:
@@ -166,11 +171,11 @@ def pulls_router(downloads: Downloads, parts: Parts) -> APIRouter:
     return router
 
 
-def pulls_topic(parts: Parts) -> Topic:
+def pulls_topic(downloads: Downloads) -> Topic:
     """The downloads, as they go on; the admin's only."""
 
-    async def read(caller: Caller, _sent: Reply | None) -> Pulls:
+    async def read(caller: Caller, sent: Reply | None) -> Pulls:
         caller.require_admin()
-        return Pulls(pulls=parts.puller.all())
+        return await downloads.shared.recent(caller, sent)
 
     return Topic("pulls", 0.5, read)

@@ -13,7 +13,7 @@ from foredraft.server.console.benchmarks import (
     benchmarks_topic,
 )
 from foredraft.server.console.drafts import drafts_router
-from foredraft.server.console.events import Topic, events_router, for_all
+from foredraft.server.console.events import Shared, Topic, events_router
 from foredraft.server.console.image_editor import images_router
 from foredraft.server.console.keys import KeyEditor, keys_router
 from foredraft.server.console.log import log_router, log_topic
@@ -35,6 +35,7 @@ def console_routers(pool: ModelPool, parts: Parts) -> list[APIRouter]:
     assert parts.live is not None, "build_app makes one"
     saving = Saving(pool, parts.live)
     editor, view = ModelEditor(pool, parts, saving), ModelsView(pool, parts, saving)
+    downloads = Downloads(pool, parts, editor)
     return [
         session_router(pool, parts),
         requests_router(pool, parts),
@@ -42,23 +43,23 @@ def console_routers(pool: ModelPool, parts: Parts) -> list[APIRouter]:
         model_settings_router(editor),
         models_router(view),
         drafts_router(pool, parts),
-        pulls_router(Downloads(pool, parts, editor), parts),
+        pulls_router(downloads, parts),
         benchmarks_router(runner),
         keys_router(KeyEditor(parts, saving)),
         images_router(saving),
         overview_router(pool, parts),
-        events_router(pool, console_topics(pool, parts, view, runner)),
+        events_router(pool, console_topics(pool, parts, view, downloads, runner)),
     ]
 
 
 def console_topics(
-    pool: ModelPool, parts: Parts, view: ModelsView, runner: BenchmarkRunner
+    pool: ModelPool, parts: Parts, view: ModelsView, downloads: Downloads, runner: BenchmarkRunner
 ) -> Mapping[str, Topic]:
     """What GET /console/events can follow, by name."""
     topics = [
         Topic("overview", 1.0, LiveOverview(parts.history).read),
-        Topic("speculation", 1.0, for_all(lambda: states_of(pool), 0.9)),
-        pulls_topic(parts),
+        Topic("speculation", 1.0, Shared(lambda: states_of(pool), 0.9).recent),
+        pulls_topic(downloads),
         models_topic(view),
         requests_topic(parts),
         benchmarks_topic(runner),

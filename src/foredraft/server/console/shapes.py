@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -17,6 +19,23 @@ class Grown(Reply):
     """
 
     whole: bool = True
+
+
+class Numbered(Reply):
+    """What is asked for and streamed. `revision` is higher the newer it is, also where it says the same as
+    before: a reader can tell an answer that an event has overtaken, and a stream sends a state that came
+    back.
+    """
+
+    revision: int = 0
+
+
+Found = TypeVar("Found", bound=Reply)
+
+
+def numbered(reply: Found, revision: int) -> Found:
+    """With this revision, if it has one."""
+    return reply.model_copy(update={"revision": revision}) if isinstance(reply, Numbered) else reply
 
 
 class Change(BaseModel):
