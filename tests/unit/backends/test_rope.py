@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+import embedder_factory
 import gguf_factory
 from foredraft.backends.llamacpp import LlamaCppBackend
 from foredraft.backends.llamacpp.gguf_file import read_gguf
@@ -230,3 +231,17 @@ def in_torch() -> Callable[..., np.ndarray]:
             model.close()
 
     return compute
+
+
+# --- learned positions ---------------------------------------------------------------------------------
+
+
+def test_learned_positions_cannot_be_scaled(tmp_path: Path) -> None:
+    """A BERT's positions are rows of a table: llama.cpp ends the process at the first one behind it."""
+    path = embedder_factory.bert_gguf(tmp_path / "bert.gguf", embedder_factory.bert())
+    found = positions_in(read_gguf(path))
+    assert (found.kind, found.reach, found.scalable) == ("", 128, False)
+    for rope in (Rope(scaling="yarn"), Rope(freq_base=20_000.0)):
+        options = ModelOptions(context_length=512, rope=rope, threads=1, cache_dir=tmp_path)
+        with pytest.raises(ConfigError, match="no rotary positions"):
+            LlamaCppBackend().load_embedder(path, options, None)

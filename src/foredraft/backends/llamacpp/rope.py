@@ -16,10 +16,14 @@ _TYPES = {"none": 0, "linear": 1, "yarn": 2}
 _OWN_FREQUENCIES = {"rope_freqs.weight": "llama3", "rope_factors_long.weight": "longrope"}
 """Tensors with a factor for each frequency."""
 
+_LEARNED = "position_embd.weight"
+
 
 def positions_in(summary: GGUFSummary) -> Positions:
-    """What the header says."""
+    """What the header says. Learned positions (BERT's) are rows of a table, which ends where training did."""
     architecture, metadata, trained = summary.architecture, summary.metadata, summary.context_length
+    if any(tensor.name == _LEARNED for tensor in summary.tensors):
+        return Positions("", original=trained, trained=trained)
 
     def number(key: str) -> float:
         return _number(metadata, f"{architecture}.rope.{key}")
