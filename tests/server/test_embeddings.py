@@ -205,7 +205,10 @@ def test_a_text_that_is_too_long(url: str) -> None:
     assert np.array_equal(vectors(url, long, truncate_prompt_tokens=3), vectors(url, "go"))
     assert np.array_equal(vectors(url, long, truncate_prompt_tokens=-1), cut)
     assert "cannot be cut to 2 tokens" in error(post(url, input=long, truncate_prompt_tokens=2))
-    assert error(post(url, input="go" * 1_000_000))
+    for far_too_long in (post(url, input="go" * 1_000_000), post(url, input=["go", "go" * 1_000_000])):
+        message = error(far_too_long)
+        assert "truncate" in message
+        assert "--rope-scaling" not in message
 
 
 # --- reranking -----------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from foredraft.server.embedding.served import ServedEmbedder
 
 Given = str | Sequence[int]
 
+_SPLIT = "Split it, or send truncate: true to leave out its end."
+
 
 class Fitting:
     """Encodes a request's texts. `truncate` and `most` are the request's fields."""
@@ -43,8 +45,12 @@ class Fitting:
 
     def _check_size(self, what: str, text: str) -> None:
         """Refuse at once what is far too long to encode, unless it is to be cut."""
-        if self._side is None:
+        if self._side is not None:
+            return
+        try:
             check_size(what, text, self._served.info)
+        except ContextLengthError as error:  # its hint is for prompts
+            raise ContextLengthError(str(error), hint=_SPLIT) from None
 
     def _fitted(self, what: str, encoded: Encoded) -> Encoded:
         if not encoded.tokens:
@@ -61,6 +67,6 @@ class Fitting:
         if count > self._allowed:
             raise ContextLengthError(
                 f"{what} has {count} tokens; this model takes at most {self._allowed}.",
-                hint="Split it, or send truncate: true to leave out its end.",
+                hint=_SPLIT,
             )
         return encoded
