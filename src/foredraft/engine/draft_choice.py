@@ -143,8 +143,7 @@ def judge(target: ModelFacts, draft: ModelFacts, room: Room) -> list[Remark]:
     if words[0] == "no":
         found.append(words)
     if share > LARGEST_SHARE:
-        why = f"It has {share:.0%} of the model's parameters: drafts would cost what they save."
-        found.append(("no", "size", why))
+        found.append(("no", "size", _too_large(share)))
     for left, of in ((room.budget, "left of the server's budget"), (room.free, "free on this machine")):
         if left is not None and draft.size_bytes > left:
             size = f"{draft.size_bytes / 1e9:.1f} GB"
@@ -153,9 +152,21 @@ def judge(target: ModelFacts, draft: ModelFacts, room: Room) -> list[Remark]:
     return found if words in found else [*found, words]
 
 
+def _too_large(share: float) -> str:
+    """Why a draft with `share` of the model's parameters does not pay."""
+    if share < 0.95:
+        has = f"{100 * share:.0f} % of the model's parameters"
+    elif share < 1.05:
+        has = "as many parameters as the model"
+    else:
+        has = f"{share:,.0f} times" if share >= 10 else f"{share:.1f} times"
+        return f"It has {has} the model's parameters: a draft would cost more time than it saves."
+    return f"It has {has}: a draft would cost as much time as it saves."
+
+
 def _vocabulary(target: ModelFacts, draft: ModelFacts, share: float) -> Remark:
     same = bool(draft.vocab_hash) and draft.vocab_hash == target.vocab_hash
-    part = f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
+    part = f"{100 * share:.0f} %" if share >= 0.01 else f"{100 * share:.1f} %"
     if same:
         return "fits", "same_vocabulary", f"It has the model's tokenizer and {part} of its parameters."
     if not (draft.vocab_hash and target.vocab_hash):

@@ -118,6 +118,19 @@ def test_the_best_comes_first_and_each_has_its_reason(folder: Path) -> None:
     assert 0.02 < (found[0].share or 0) < 0.2
 
 
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        (900, "It has 90 % of the model's parameters: a draft would cost as much time as it saves."),
+        (1000, "It has as many parameters as the model: a draft would cost as much time as it saves."),
+        (1_091_840, "It has 1,092 times the model's parameters: a draft would cost more time than it saves."),
+    ],
+)
+def test_how_much_too_large_a_draft_is(parameters: int, says: str) -> None:
+    remarks = judge(TARGET, replace(DRAFT, parameters=parameters), Room())
+    assert says in [text for _, _, text in remarks]
+
+
 def test_a_model_elsewhere_is_named_by_its_path(folder: Path, tmp_path: Path) -> None:
     elsewhere = gguf_factory.tiny_llama(tmp_path / "elsewhere.gguf")
     [found] = draft_models(folder / "target.gguf", [], Room(), others=[elsewhere])
