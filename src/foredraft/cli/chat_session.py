@@ -84,6 +84,10 @@ class Conversation:
         """
         text = json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n"
         try:
+            if not path.parent.is_dir():
+                raise RequestError(
+                    f"There is no folder {path.parent}.", hint="Create it, or name another folder."
+                )
             overwrites(path)
             write_output(path, text.encode("utf-8", errors="replace"), mode=0o600)
         except OSError as error:

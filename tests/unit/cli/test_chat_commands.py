@@ -211,6 +211,12 @@ def test_a_bad_file_is_reported_and_the_session_goes_on(tmp_path: Path) -> None:
     assert chat.conversation.turns == 2
 
 
+def test_saving_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    chat = after("Hi", f"/save {tmp_path}/slip/chat.json")
+    assert f"There is no folder {tmp_path}/slip." in notes(chat)
+    assert not (tmp_path / "slip").exists()
+
+
 # --- speculation ---------------------------------------------------------------------------------------
 
 
