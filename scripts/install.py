@@ -6,6 +6,7 @@ is doing.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,10 +77,16 @@ def watch(log: Path, done: threading.Event) -> None:
 
 def current_step(text: str) -> str:
     """The step that pip's log ends with, in words."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
+    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    lines = [line for line in lines if not line.startswith("WARNING") and "━" not in line]  # progress bars
     if not lines:
         return "starting"
-    return lines[-1][:80]
+    last = lines[-1]
+    if re.match(r"Preparing .*metadata.*started$", last):  # hatch_build.py compiles in this step
+        return "compiling Foredraft's kernels for llama.cpp, if there is a C++ compiler"
+    if last.startswith("Installing collected packages:"):
+        return f"installing {last.count(',') + 1} packages"
+    return last[:80]
 
 
 if __name__ == "__main__":

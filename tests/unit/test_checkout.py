@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -51,6 +52,36 @@ def test_make_demo_installs_what_the_next_commands_of_the_readme_need() -> None:
     [installed] = re.findall(r"scripts/install\.py (llamacpp\S*)", makefile)
     assert wanted == set(installed.split(","))
     assert {"llamacpp", "hub", "server"} <= wanted
+
+
+PIP_LOG = """\
+Obtaining file:///home/me/foredraft
+  Preparing editable metadata (pyproject.toml): started
+  Preparing editable metadata (pyproject.toml): finished with status 'done'
+Collecting xllamacpp
+  Downloading xllamacpp-2026.10-cp311-abi3.whl (33.8 MB)
+     ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 33.8/33.8 MB 82.6 MB/s eta 0:00:00
+WARNING: Running pip as the 'root' user
+Installing collected packages: xllamacpp, wcwidth, uvloop
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (0, "starting"),
+        (1, "Obtaining file:///home/me/foredraft"),
+        (2, "compiling Foredraft's kernels for llama.cpp, if there is a C++ compiler"),
+        (6, "Downloading xllamacpp-2026.10-cp311-abi3.whl (33.8 MB)"),
+        (8, "installing 3 packages"),
+    ],
+)
+def test_the_installation_says_what_takes_long(
+    lines: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    step = importlib.import_module("install").current_step
+    assert step("".join(PIP_LOG.splitlines(keepends=True)[:lines])) == says
 
 
 def test_packaged_heads_are_kept_and_other_models_are_not() -> None:
