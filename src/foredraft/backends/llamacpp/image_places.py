@@ -46,6 +46,11 @@ class ImagePlaces:
         """Whether the first `cells` cells end inside an image."""
         return any(start < cells < start + count for start, count, _ in self._images[seq])
 
+    def before_cut(self, seq: int, cells: int) -> int:
+        """The first `cells` cells, less those of an image of which they are a part."""
+        inside = (start for start, count, _ in self._images[seq] if start < cells < start + count)
+        return next(inside, cells)
+
     def cut(self, seq: int, cells: int) -> None:
         """The sequence has only its first `cells` cells."""
         self._images[seq] = [image for image in self._images[seq] if image[0] < cells]

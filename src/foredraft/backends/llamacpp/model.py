@@ -147,6 +147,7 @@ class LlamaCppModel(ContextSequences):
 
     def forward(self, batch: Sequence[Rows]) -> Logits:
         context = self._context
+        self._mixed, self._laid, self._padded = None, [], False
         self._wipe()
         self._share_cores(context)
         check_batch(
@@ -160,15 +161,28 @@ class LlamaCppModel(ContextSequences):
         for adapter in sorted(among):  # before anything is set: it may compute, with another adapter
             self._bring_together([rows.seq for rows in batch if self._adapted[rows.seq] == adapter])
         self._wipe()  # what a neighbour had that moved
-        self._mixed, self._laid, self._padded = None, [], False
-        if len(among) > 1:
-            logits = self._forward_mixed(context, batch, sorted(among))
-        else:
-            self._switch(*among)
-            logits = self._forward_alike(context, batch)
+        before = {rows.seq: self._lengths[rows.seq] for rows in batch}
+        try:
+            if len(among) > 1:
+                logits = self._forward_mixed(context, batch, sorted(among))
+            else:
+                self._switch(*among)
+                logits = self._forward_alike(context, batch)
+        except BaseException:
+            self._undo(before)
+            raise
         if self._spoiled.computed(batch, not_numbers(logits)) and self._padded:
             self._spoiled.stale = True  # the padding of other sequences may be none either
         return logits
+
+    def _undo(self, before: Mapping[int, int]) -> None:
+        """A forward failed half way: no features are left of it, and its sequences are as long as before, as
+        far as they can be cut.
+        """
+        self._mixed, self._laid = None, []
+        for seq, length in before.items():
+            with suppress(BackendError):
+                self._withdraw(seq, length)
 
     def _switch(self, adapter: str = "") -> None:
         """Compute with this adapter from now on."""
@@ -177,23 +191,14 @@ class LlamaCppModel(ContextSequences):
         self._adapters.use(adapter)
 
     def _forward_mixed(self, context: Any, batch: Sequence[Rows], adapters: Sequence[str]) -> Logits:
-        """A pass for each adapter. If one fails, the sequences of those before it are as they were, as far as
-        they can be cut.
-        """
+        """A pass for each adapter."""
         logits = np.empty((sum(rows.logits for rows in batch), self.info.vocab_size), np.float32)
         counts = [len(rows.tokens) for rows in batch]
-        before = {rows.seq: self._lengths[rows.seq] for rows in batch}
         features: Features | None = None
         for adapter in adapters:
             chosen = [i for i, rows in enumerate(batch) if self._adapted[rows.seq] == adapter]
             self._switch(adapter)
-            try:
-                found = self._forward_alike(context, [batch[i] for i in chosen])
-            except BaseException:
-                for seq, length in before.items():
-                    with suppress(BackendError):
-                        self.truncate(seq, length)
-                raise
+            found = self._forward_alike(context, [batch[i] for i in chosen])
             logits[rows_of(chosen, [rows.logits for rows in batch])] = found
             if self._watched is not None:
                 its = self.features()
@@ -224,25 +229,18 @@ class LlamaCppModel(ContextSequences):
 
     def _forward_in_pieces(self, context: Any, batch: Sequence[Rows]) -> Logits:
         """A forward with images: they and the text before them first, then the other rows together."""
-        before = {rows.seq: self._lengths[rows.seq] for rows in batch}
         chunk = self._vision.chunk if self._vision is not None else 0
         found: dict[int, Logits] = {}
         states: dict[int, list[Features]] = {rows.seq: [] for rows in batch}
         first, rest = divided(batch, chunk)
-        try:
-            for piece in first:
-                self._compute_piece(context, piece)
-                if piece.logits:
-                    found[piece.seq] = self._logits(piece.logits).copy()
-                if self._watched:
-                    states[piece.seq].append(self._watched.rows(context, range(len(piece.tokens))).copy())
-            logits = self._forward_alike(context, rest) if rest else self._logits(0)
-            self._collect(batch, rest, states)
-        except BaseException:
-            for seq, length in before.items():
-                if self._lengths[seq] > length:
-                    self.truncate(seq, length)
-            raise
+        for piece in first:
+            self._compute_piece(context, piece)
+            if piece.logits:
+                found[piece.seq] = self._logits(piece.logits).copy()
+            if self._watched:
+                states[piece.seq].append(self._watched.rows(context, range(len(piece.tokens))).copy())
+        logits = self._forward_alike(context, rest) if rest else self._logits(0)
+        self._collect(batch, rest, states)
         return in_order(batch, rest, found, logits) if found else logits
 
     def _collect(
@@ -277,6 +275,7 @@ class LlamaCppModel(ContextSequences):
         except BaseException:
             self._forget(piece.seq, start := piece.images[0].start - piece.images[0].first)
             self._set_length(piece.seq, start)  # positions do not tell an image's rows apart
+            self._spoiled.stale = True
             raise
 
     def _share_cores(self, context: Any) -> None:
@@ -356,6 +355,7 @@ class LlamaCppModel(ContextSequences):
         except BaseException:
             for rows in batch:
                 self._forget(rows.seq, self._lengths[rows.seq])
+            self._spoiled.stale = True  # nothing is known of what was dropped
             raise
         if status == 0:
             self._laid = [(rows.seq, max(len(rows.tokens), even)) for rows in batch]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from foredraft.backends.llamacpp import sequence_state
@@ -111,6 +112,27 @@ class ContextSequences(ABC):
         if self._places is not None:
             self._places.cut(seq, length)
 
+    def _withdraw(self, seq: int, length: int) -> None:
+        """Drop what a forward that failed half way left beyond `length`, without looking: it is overwritten
+        before the next one. An image goes whole. Raises BackendError where it cannot be dropped.
+        """
+        held = self._lengths[seq]
+        if held <= length:
+            return
+        self._spoiled.stale = True  # nothing is known of what is dropped
+        if self._places is not None:
+            length = self._places.before_cut(seq, length)
+        if length == 0:
+            self._drop(seq)
+            return
+        if self._recurrent and held - length > self._spare[seq]:
+            self._spoiled.filled(seq, clean=False)
+            raise BackendError(f"Sequence {seq} keeps what is left of a forward: it has a recurrent state.")
+        self._cut(seq, length)
+        self._set_length(seq, length)
+        self._spare[seq] = 0
+        self._spoiled.dropped(seq, length)
+
     def spare(self, seq: int) -> int:
         return self._spare[seq] if self._recurrent else self._lengths[seq]
 
@@ -197,7 +219,8 @@ class ContextSequences(ABC):
         return positions if self._places is None else self._places.cells(seq, positions)
 
     def release(self, seq: int) -> None:
-        self._look(seq)
+        with suppress(BackendError):  # an RPC host was lost, say: then it counts as bad
+            self._look(seq)
         self._drop(seq)
 
     def _drop(self, seq: int) -> None:

@@ -61,6 +61,10 @@ class OwnCaches:
             self.held[seq] = self._empty()
         return self.held[seq]
 
+    def extend(self, seq: int, rows: int) -> None:
+        """A forward is over that computed so many rows of the sequence."""
+        self.lengths[seq] += rows
+
     def truncate(self, seq: int, length: int) -> None:
         """Keep the first `length` tokens. Raises BackendError."""
         held = self.lengths[seq]
@@ -120,6 +124,18 @@ class OwnCaches:
 
     def wipe(self, seq: int) -> None:
         """Nothing is left of what was dropped."""
+
+    def undo(self, seq: int) -> None:
+        """A forward with rows of the sequence failed half way: some layers may hold them. Where the last
+        tokens cannot be removed, all are.
+        """
+        if not self.croppable or not self.lengths[seq]:
+            self.release(seq)
+            return
+        for layer in self.held[seq].layers:
+            beyond = layer.get_seq_length() - self.lengths[seq]
+            if beyond > 0:
+                layer.crop(-beyond)
 
     def close(self) -> None:
         """Free every cache."""

@@ -36,13 +36,13 @@ class ChainedHead(TorchHead):
     def _compute(self, batch: Sequence[HeadRows]) -> Logits:
         found: dict[int, Logits] = {}
         given = [rows for rows in batch if rows.features is not None]
-        if given:
-            self._read(given, found)
         drafts = [self._draft(rows) for rows in batch if rows.features is None]
         for number in range(len(self._layers)):
             asked = [draft for draft in drafts if number in draft.layers]
             if asked:
                 self._step(number, asked)
+        if given:
+            self._read(given, found)
         for draft in drafts:
             self._record(draft.rows, draft.positions[draft.known :], draft.states)
             draft.held.tree.held |= dict.fromkeys(draft.layers, len(draft.parents))

@@ -231,9 +231,10 @@ class TorchHead:
         tokens = [token for rows in batch for token in rows.tokens]
         places = [place for part in positions for place in part]
         states, logits = self._layer.run(segments, tokens, self._hidden(batch), places, wanted)
+        found = self._in_vocabulary(logits.float().cpu())
         for rows, part, segment in zip(batch, positions, segments, strict=True):
             self._record(rows, part, states[segment.first : segment.first + segment.count])
-        return self._in_vocabulary(logits.float().cpu())
+        return found
 
     def _hidden(self, batch: Sequence[HeadRows]) -> Any:
         """The hidden states that the rows go on from, shape (rows, size)."""

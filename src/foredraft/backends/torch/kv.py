@@ -94,6 +94,10 @@ class KVCache:
         cells = len(self.lengths) * heads * self._cells
         return int(cells * (key_size + value_size) * self._dtype.itemsize)
 
+    def extend(self, seq: int, rows: int) -> None:
+        """A forward is over that computed so many rows of the sequence."""
+        self.lengths[seq] += rows
+
     def truncate(self, seq: int, length: int) -> None:
         """Keep the first `length` cells. Raises BackendError if there are fewer."""
         if length > self.lengths[seq]:
@@ -188,6 +192,10 @@ class KVCache:
             for buffer in (layer.keys, layer.values):
                 dropped = buffer[seq, :, self.lengths[seq] :]
                 dropped[:, (dropped != 0).any(0).any(-1)] = 0
+
+    def undo(self, seq: int) -> None:
+        """A forward with rows of the sequence failed half way: overwrite what it wrote beyond the end."""
+        self.wipe(seq)
 
     def close(self) -> None:
         """Free the buffers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -27,7 +28,8 @@ VERIFY_ROWS = 63
 
 class Cells(Protocol):
     """The cache of a forward: `lengths` in tokens, and the operations of `protocols.Model` on sequences.
-    `wipe` overwrites what a sequence has dropped, so that nothing of it can be read.
+    `extend` is called for rows that a forward has computed, `undo` for a sequence of one that failed half
+    way, after which nothing of it can be read. `wipe` overwrites what a sequence has dropped.
     """
 
     lengths: list[int]
@@ -37,6 +39,7 @@ class Cells(Protocol):
         """Whether snapshots are bytes that another process can restore."""
         ...
 
+    def extend(self, seq: int, rows: int) -> None: ...
     def truncate(self, seq: int, length: int) -> None: ...
     def keep_path(self, seq: int, start: int, path: Sequence[int]) -> None: ...
     def fork(self, src: int, dst: int, length: int) -> None: ...
@@ -45,6 +48,7 @@ class Cells(Protocol):
     def release(self, seq: int) -> None: ...
     def finite(self, seq: int) -> bool: ...
     def wipe(self, seq: int) -> None: ...
+    def undo(self, seq: int) -> None: ...
     def close(self) -> None: ...
 
 
@@ -136,6 +140,7 @@ class TorchModel:
     def forward(self, batch: Sequence[Rows]) -> Logits:
         if self._closed:
             raise BackendError(f"The model {self.info.name} is closed.", hint="Load it again.")
+        self._features = None
         check_batch(
             batch,
             self._cache.lengths,
@@ -143,15 +148,13 @@ class TorchModel:
             max_batch=self.capabilities.max_batch,
             trees=self.capabilities.trees,
         )
-        self._features = None
         if not batch:
             self._features = torch.empty(0, len(self.capabilities.features) * self.capabilities.feature_size)
             return np.empty((0, self.info.vocab_size), np.float32)
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
         try:
-            with torch.inference_mode(), attention_kernels(self._device):
-                logits, features = self._compute_adapted(batch)
+            logits, features = self._computed(batch)
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"The device has too little memory for a forward of {sum(len(r.tokens) for r in batch)} "
@@ -160,8 +163,6 @@ class TorchModel:
             ) from None
         except (RuntimeError, IndexError) as error:
             raise BackendError(f"torch failed to compute a forward: {error}") from error
-        for rows in batch:
-            self._cache.lengths[rows.seq] += len(rows.tokens)
         self._features = features
         found = cast("Logits", logits.numpy())
         self._spoiled |= spoiled(batch, not_numbers(found))
@@ -169,21 +170,44 @@ class TorchModel:
             (self._unseen.discard if rows.logits else self._unseen.add)(rows.seq)
         return found
 
+    def _computed(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
+        """`_compute_adapted`. If it fails, the sequences are as before, as far as they can be cut."""
+        before = {rows.seq: self._cache.lengths[rows.seq] for rows in batch}
+        with torch.inference_mode():
+            try:
+                with attention_kernels(self._device):
+                    return self._compute_adapted(batch)
+            except BaseException:
+                for seq, length in before.items():
+                    if self._cache.lengths[seq] > length:  # the pass of its adapter was over
+                        self._unseen.add(seq)
+                        with suppress(BackendError):
+                            self._cache.truncate(seq, length)
+                    self._cache.undo(seq)
+                raise
+
+    def _pass(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
+        """`_compute`, after which the rows are their sequences'."""
+        found = self._compute(batch)
+        for rows in batch:
+            self._cache.extend(rows.seq, len(rows.tokens))
+        return found
+
     def _compute_adapted(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
-        """`_compute`, with a pass for each adapter."""
+        """`_pass`, with one for each adapter."""
         adapters, among = self._adapters, sorted({self._adapted[rows.seq] for rows in batch})
         if adapters is None:
-            return self._compute(batch)
+            return self._pass(batch)
         if len(among) == 1:
             with adapters.computing(among[0]):
-                return self._compute(batch)
+                return self._pass(batch)
         counts, wanted = [len(rows.tokens) for rows in batch], [rows.logits for rows in batch]
         logits = torch.empty(sum(wanted), self.info.vocab_size)
         features: Any = None
         for adapter in among:
             chosen = [i for i, rows in enumerate(batch) if self._adapted[rows.seq] == adapter]
             with adapters.computing(adapter):
-                found, its = self._compute([batch[i] for i in chosen])
+                found, its = self._pass([batch[i] for i in chosen])
             logits[rows_of(chosen, wanted)] = found
             if its is not None:
                 features = its.new_empty(sum(counts), its.shape[1]) if features is None else features

@@ -75,6 +75,10 @@ class SeeingCells(KVCache):
         super().release(seq)
         self.images[seq] = []
 
+    def undo(self, seq: int) -> None:
+        super().undo(seq)
+        self._drop(seq, self.lengths[seq])
+
     def _drop(self, seq: int, length: int) -> None:
         self.images[seq] = [held for held in self.images[seq] if held[0] < length]
 

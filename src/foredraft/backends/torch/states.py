@@ -65,20 +65,27 @@ class States:
         self._versions: list[list[Versions]] = [[] for _ in kv.lengths]
         self._batch: Batch | None = None
         self._made: dict[int, list[Versions]] = {}
+        self._before: dict[int, list[Versions]] = {}
+        """The states before a forward that is over, until its rows are the sequence's."""
         self._forms: list[_Form] = []
 
     # --- a forward -------------------------------------------------------------------------------------
 
     def begin(self, batch: Batch) -> None:
         """The kernels are about to be called for these rows."""
-        self._batch = batch
+        self._batch, self._before = batch, {}
         self._made = {segment.seq: [] for segment in batch.segments}
 
     def commit(self) -> None:
         """The forward is over: its states are the sequences'."""
         for seq, made in self._made.items():
-            self._versions[seq] = made
+            self._before[seq], self._versions[seq] = self._versions[seq], made
         self._batch, self._made = None, {}
+
+    def extend(self, seq: int, rows: int) -> None:
+        """As `KVCache.extend`."""
+        self._kv.extend(seq, rows)
+        self._before.pop(seq, None)
 
     def advance(self, step: Advance) -> Any:
         """Call a kernel for each sequence; its outputs, one behind the other."""
@@ -193,6 +200,11 @@ class States:
     def wipe(self, seq: int) -> None:
         """As `KVCache.wipe`; a state is never written over."""
         self._kv.wipe(seq)
+
+    def undo(self, seq: int) -> None:
+        """As `KVCache.undo`; the state is again that before the forward."""
+        self._kv.undo(seq)
+        self._versions[seq] = self._before.pop(seq, self._versions[seq])
 
     def close(self) -> None:
         """Free everything."""

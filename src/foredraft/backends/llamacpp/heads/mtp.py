@@ -26,15 +26,15 @@ class MtpHead(NativeHead):
     """A single layer."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Chain:
     """A sequence since the last row with the target's features, which is at `start`: tokens, the hidden state
     beside each, and whether a draft has gone on from that row.
     """
 
     start: int
-    tokens: list[int]
-    states: list[Features]
+    tokens: tuple[int, ...]
+    states: tuple[Features, ...]
 
     @property
     def drafted(self) -> bool:
@@ -50,6 +50,14 @@ class ChainedHead(NativeHead):
         self._layers = layers
         self._chains: dict[int, _Chain] = {}
         super().__init__(opened, needs, size=size, state=state, sequences=sequences)
+
+    def forward(self, batch: Sequence[HeadRows]) -> Logits:
+        chains = dict(self._chains)
+        try:
+            return super().forward(batch)
+        except BaseException:
+            self._chains = chains
+            raise
 
     def _compute(self, batch: Sequence[HeadRows], pairs: Sequence[Pairs]) -> Logits:
         given = [rows for rows in batch if rows.features is not None]
@@ -98,17 +106,17 @@ class ChainedHead(NativeHead):
             found[part.seq] = logits[end : end + one.logits]
             end += one.logits
             self._chains[part.seq] = _Chain(
-                part.start + len(part) - 1, [part.tokens[-1]], [part.states[-1:].copy()]
+                part.start + len(part) - 1, (part.tokens[-1],), (part.states[-1:].copy(),)
             )
 
     def _step(self, rows: HeadRows, part: Pairs) -> Logits:
         """The next token of a draft, by the next layer."""
-        chain = self._chains[part.seq]
-        chain.tokens.append(part.tokens[0])
-        chain.states.append(part.states)
+        before = self._chains[part.seq]
+        chain = _Chain(before.start, (*before.tokens, part.tokens[0]), (*before.states, part.states))
+        self._chains[part.seq] = chain
         self._use(min(len(chain.tokens), self._layers) - 1)
         self._cut(part.seq, chain.start)
-        again = Pairs(part.seq, chain.start, list(chain.tokens), np.concatenate(chain.states), 0)
+        again = Pairs(part.seq, chain.start, chain.tokens, np.concatenate(chain.states), 0)
         whole = replace(rows, start=chain.start, tokens=again.tokens)
         return super()._compute([whole], [again]).copy()
 

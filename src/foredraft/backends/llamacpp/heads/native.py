@@ -108,10 +108,11 @@ class NativeHead:
         self._check_batch(batch)
         if self._spoiled.stale:
             self._wipe()
-        pairs = self._pairs(batch)
+        pairs, own = self._pairs(batch), dict(self._own)
         try:
             rows = self._compute(batch, pairs)
         except BaseException:
+            self._own = own
             for part in batch:  # interrupted, or an error of llama.cpp
                 self._spoiled.looked(part.seq, bad=True)
                 self._cut(part.seq, self._end[part.seq])
