@@ -44,9 +44,14 @@ def lora(
     for tensor in reader.tensors:
         if not re.fullmatch(targets, tensor.name):
             continue
-        inputs, outputs = (int(size) for size in tensor.shape[:2])
-        a = numbers.standard_normal((rank, inputs)) / np.sqrt(inputs)
-        b = numbers.standard_normal((outputs, rank)) * strength / np.sqrt(rank) * (rank / alpha)
+        inputs, outputs, *more = (int(size) for size in tensor.shape)
+        a = numbers.standard_normal((*reversed(more), rank, inputs)) / np.sqrt(inputs)
+        b = (
+            numbers.standard_normal((*reversed(more), outputs, rank))
+            * strength
+            / np.sqrt(rank)
+            * (rank / alpha)
+        )
         writer.add_tensor(f"{tensor.name}.lora_a", a.astype(kind))
         writer.add_tensor(f"{tensor.name}.lora_b", b.astype(kind))
     if edit is not None:

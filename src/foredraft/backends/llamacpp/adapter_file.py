@@ -28,7 +28,7 @@ _NOT_MULTIPLIED = re.compile(
 """Tensors with several sides that are looked up or computed with otherwise: llama.cpp would leave out an
 adapter's matrices, and for a model whose last layer is its embeddings end the process. They are told by name,
 as in the table of tensors and operations in llama.cpp's llama-arch.cpp: no file and no exported function says
-it. Matrices that a model's graph multiplies without adapters, such as DeepSeek's attn_k_b, are not told.
+it. Matrices that a model's graph multiplies without adapters are told by a trial (`adapter_coverage`).
 """
 
 

@@ -101,7 +101,7 @@ class ContextAdapters:
         if name == self.current:
             return
         if self._place is None:
-            _set(self._context, self._loaded[name].parts if name else ())
+            set_adapters(self._context, self._loaded[name].parts if name else ())
         else:
             for other in filter(None, (self.current, name)):
                 self._exchange(self._holders[other])
@@ -121,7 +121,7 @@ class ContextAdapters:
     def _make_holders(self) -> None:
         try:
             for name, adapter in self._loaded.items():
-                holder = _tiny_context(lib.llama_get_model(self._context))
+                holder = tiny_context(lib.llama_get_model(self._context))
                 if not holder:
                     raise _UnknownError("there is no memory for a context")
                 self._holders[name] = holder
@@ -134,7 +134,7 @@ class ContextAdapters:
             logger.info("Adapters are changed as llama.cpp does it, which takes longer: %s.", error)
             self._free_holders()
             self._place = None
-            _set(self._context, ())
+            set_adapters(self._context, ())
 
     def _check(self, name: str) -> None:
         """Raises _UnknownError unless llama.cpp sees that the context has this adapter once it was exchanged:
@@ -147,7 +147,7 @@ class ContextAdapters:
             raise _UnknownError("the context has no table")
         self._exchange(self._holders[name])
         table = words[place]
-        _set(self._context, self._loaded[name].parts)
+        set_adapters(self._context, self._loaded[name].parts)
         same = words[place] == table
         self._exchange(self._holders[name])
         if not same:
@@ -163,7 +163,8 @@ class _UnknownError(ForedraftError):
     """The context is not laid out as expected."""
 
 
-def _set(context: Any, parts: Sequence[tuple[Any, float]]) -> None:
+def set_adapters(context: Any, parts: Sequence[tuple[Any, float]]) -> None:
+    """Have a context compute with these adapters, at these scales, as llama.cpp does it."""
     count = len(parts)
     if not count:
         lib.llama_set_adapters_lora(context, None, 0, None)
@@ -173,9 +174,14 @@ def _set(context: Any, parts: Sequence[tuple[Any, float]]) -> None:
     lib.llama_set_adapters_lora(context, pointers, count, scales)
 
 
-def _tiny_context(model: Any) -> Any:
+def tiny_context(model: Any, *, rows: int = 1, watch: Any = None) -> Any:
+    """The smallest context, for forwards of so many `rows`; null without memory. `watch`: called for each
+    node of a forward (`cb_eval`).
+    """
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = _CELLS, 1, 1, 1
+    params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = _CELLS, rows, rows, 1
+    if watch is not None:
+        params.cb_eval = watch
     params.n_threads = params.n_threads_batch = 1
     params.no_perf, params.op_offload = True, False
     with log.capture():
@@ -184,11 +190,11 @@ def _tiny_context(model: Any) -> Any:
 
 def _place_of_table(context: Any, parts: Sequence[tuple[Any, float]]) -> int:
     """Which word of a context holds its table of adapters; it has these afterwards. Raises _UnknownError."""
-    _set(context, parts)
+    set_adapters(context, parts)
     with_them = list(_words(context))
-    _set(context, ())
+    set_adapters(context, ())
     without = list(_words(context))
-    _set(context, parts)
+    set_adapters(context, parts)
     again = list(_words(context))
     changed = [i for i, word in enumerate(without) if word != with_them[i]]
     back = [i for i, word in enumerate(again) if word != without[i]]

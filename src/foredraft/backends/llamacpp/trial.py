@@ -42,6 +42,7 @@ from foredraft.errors import (
     ForedraftError,
     ModelError,
     ModelFormatError,
+    UnsupportedModelError,
 )
 from foredraft.files import write_atomically
 from foredraft.isolation.pool import ChildPool
@@ -75,11 +76,12 @@ HEAD_AGAIN_S = 86_400.0
 
 class _Fault(NamedTuple):
     """Why a file cannot be loaded, "" if it can, as far as is known `until` then, in seconds since 1970; 0:
-    for good.
+    for good. `left_out`: of an adapter that can be loaded the matrices that llama.cpp would leave out.
     """
 
     text: str
     until: float = 0.0
+    left_out: tuple[str, ...] = ()
 
 
 _known: dict[str, _Fault] = {}
@@ -112,10 +114,19 @@ def admit_head(target: GGUFSummary, head: GGUFSummary | None, options: ModelOpti
 
 
 def admit_adapter(target: GGUFSummary, adapter: GGUFSummary, options: ModelOptions, scale: float) -> None:
-    """The same for a LoRA adapter of a model that is admitted, at this scale. Raises as `admit` does."""
+    """The same for a LoRA adapter of a model that is admitted, at this scale. Raises as `admit` does, and
+    UnsupportedModelError if llama.cpp would compute without some of its matrices.
+    """
     files, at = [target, adapter], f"{scale:g}"
-    identity = _identity(files, options, kind=f"adapter, {at}")
-    _admit(adapter, identity, files, options, _ADAPTER_FUNCTION, more=[at])
+    identity = _identity(files, options, kind=f"adapter's matrices, {at}")
+    found = _admit(adapter, identity, files, options, _ADAPTER_FUNCTION, more=[at]).left_out
+    if found:
+        first = ", ".join(found[:3])
+        others = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise UnsupportedModelError(
+            f"The adapter {adapter.path} changes what llama.cpp computes without adapters: {first}{others}.",
+            hint="Merge it into the weights (with PEFT: merge_and_unload), and convert these to GGUF.",
+        )
 
 
 def admit_embedder(summary: GGUFSummary, options: ModelOptions, pooling: Pooling | None) -> None:
@@ -152,7 +163,7 @@ def _admit(
     function: str,
     *,
     more: Sequence[str | None] = (),
-) -> None:
+) -> _Fault:
     fault = _kept(identity, options)
     if fault is None:
         fault = _try(tried, files, options, function, more=more)
@@ -169,6 +180,7 @@ def _admit(
             f"{tried.path} cannot be loaded: {fault.text}.",
             hint="The file is damaged, or made for another llama.cpp version: download or convert it again.",
         )
+    return fault
 
 
 def _try(
@@ -181,7 +193,7 @@ def _try(
 ) -> _Fault:
     """What is wrong with the file. Raises BackendError if it could not be tried."""
     try:
-        _call(function, files, options, *more)
+        found = _call(function, files, options, *more)
     except ModelFormatError as error:
         return _Fault(error.message.rstrip("."))
     except (ChildTimeoutError, ChildMemoryError) as error:
@@ -193,16 +205,18 @@ def _try(
             f"{tried.path} could not be tried in a child process. {error.message}",
             hint="Try again. If it fails again, check for free memory and space for temporary files.",
         ) from None
-    return _Fault("")
+    return _Fault("", left_out=tuple(found or ()))
 
 
 def _call(
     function: str, files: Sequence[GGUFSummary | None], options: ModelOptions, *more: str | None
-) -> None:
-    """Try a model and its heads in a child; None: its own layers. Raises what the child does, ChildError."""
+) -> list[str] | None:
+    """Try a model and its heads in a child; None: its own layers. Returns what the function does. Raises what
+    the child does, ChildError.
+    """
     seconds = SECONDS + sum(file.size_bytes for file in files if file is not None) // BYTES_PER_SECOND
     with start_children() as children:
-        children.call(
+        found: list[str] | None = children.call(
             function,
             ["" if file is None else str(file.path) for file in files],
             str(binding.chosen() or ""),
@@ -212,6 +226,7 @@ def _call(
             *more,
             seconds=seconds,
         )
+    return found
 
 
 def _last_words(error: ChildDiedError) -> str:
@@ -251,7 +266,9 @@ def _keep(identity: str, fault: _Fault, options: ModelOptions) -> None:
     file = _file_of(identity, options)
     if file is None:
         return
-    values = {"fault": fault.text} | ({"until": fault.until} if fault.until else {})
+    values: dict[str, object] = {"fault": fault.text}
+    values |= {"until": fault.until} if fault.until else {}
+    values |= {"left_out": fault.left_out} if fault.left_out else {}
     try:
         write_atomically(file, json.dumps(values).encode())
     except OSError as error:
@@ -267,7 +284,8 @@ def _read(file: Path | None) -> _Fault | None:
         return None
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        return _Fault(str(values["fault"]), float(values.get("until", 0.0)))
+        left_out = tuple(map(str, values.get("left_out", ())))
+        return _Fault(str(values["fault"]), float(values.get("until", 0.0)), left_out)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

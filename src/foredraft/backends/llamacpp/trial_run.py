@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 
 from foredraft.backends.llamacpp import abi, binding
+from foredraft.backends.llamacpp.adapter_coverage import left_out
+from foredraft.backends.llamacpp.adapter_file import read_adapter
+from foredraft.backends.llamacpp.adapters import load_adapters
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.embedder_loading import open_embedder
-from foredraft.backends.llamacpp.loading import open_weights
+from foredraft.backends.llamacpp.gguf_file import read_gguf
+from foredraft.backends.llamacpp.loading import load_weights, open_weights
 from foredraft.config import Adapter, ModelOptions
 from foredraft.embedding import Encoded, Pooling
 from foredraft.errors import BackendError, ForedraftError, ModelFormatError
@@ -109,13 +113,16 @@ def open_adapter(  # noqa: PLR0917 - a child is called without names
     flash_attention: Any,
     watch: Sequence[str],
     scale: str,
-) -> None:
-    """The same for a LoRA adapter, the second file, of the first, at this scale."""
+) -> list[str]:
+    """The same for a LoRA adapter, the second file, of the first, at this scale. Returns the matrices that
+    llama.cpp would leave out (`adapter_coverage.left_out`).
+    """
     adapter = Adapter("tried", ((Path(paths[1]), float(scale)),))
+    options = replace(trial_options(library, kv_type, flash_attention, watch), adapters=(adapter,))
     try:
-        model = _open(paths[0], library, kv_type, flash_attention, watch, adapter)
+        model = open_weights(Path(paths[0]), options, as_they_lie=True)
     except ForedraftError:
-        return
+        return []
     try:
         numbers = _compute(model)
         for sequence in range(model.capabilities.sequences):
@@ -127,6 +134,19 @@ def open_adapter(  # noqa: PLR0917 - a child is called without names
         raise ModelFormatError(error.message) from None
     finally:
         model.close()
+    return _left_out(Path(paths[0]), Path(paths[1]), options)
+
+
+def _left_out(path: Path, adapter: Path, options: ModelOptions) -> list[str]:
+    weights, _ = load_weights(path, options, as_they_lie=True)
+    try:
+        summary = read_gguf(path)
+        [loaded] = load_adapters(options.adapters, weights, summary, as_they_lie=True).values()
+        return left_out(read_adapter(adapter), loaded, weights, summary)
+    except BackendError as error:
+        raise ModelFormatError(error.message) from None
+    finally:
+        lib.llama_model_free(weights)
 
 
 def _try_head(model: Model, path: str) -> None:
@@ -145,10 +165,8 @@ def _open(
     kv_type: str,
     flash_attention: Any,
     watch: Sequence[str],
-    *adapters: Adapter,
 ) -> Model:
-    options = replace(trial_options(library, kv_type, flash_attention, watch), adapters=adapters)
-    return open_weights(Path(path), options, as_they_lie=True)
+    return open_weights(Path(path), trial_options(library, kv_type, flash_attention, watch), as_they_lie=True)
 
 
 def trial_options(library: str, kv_type: str, flash_attention: Any, watch: Sequence[str]) -> ModelOptions:
