@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,3 +60,25 @@ def children_of(process: subprocess.Popen[str]) -> list[int]:
             if int(parent) == process.pid:
                 found.append(int(stat.parent.name))
     return found
+
+
+def end_children(process: subprocess.Popen[str]) -> None:
+    """Kill them, and wait until they have ended: until then one may accept a connection that comes."""
+    children = children_of(process)
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    patience = time.monotonic() + 20
+    for child in children:
+        while _runs(child):
+            assert time.monotonic() < patience, child
+            time.sleep(0.01)
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process, and more of it than its exit code."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from gguf_factory import tiny_llama
-from rpc_process import children_of, needs_library, rpc_server
+from rpc_process import end_children, needs_library, rpc_server
 from served_process import served
 
 SETTINGS = """\
@@ -38,12 +34,6 @@ context_length = 256
 """
 
 
-def lose_connections(process: subprocess.Popen[str]) -> None:
-    for child in children_of(process):
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-
-
 @needs_library
 def test_a_lost_host_ends_requests_and_not_the_server(tmp_path: Path) -> None:
     """The next request loads the model again, while another one still has the connection that was lost."""
@@ -61,7 +51,7 @@ def test_a_lost_host_ends_requests_and_not_the_server(tmp_path: Path) -> None:
             assert ask("split").json()["choices"] == expected
             assert ask("other").json()["choices"] == expected
             for _ in range(2):
-                lose_connections(process)
+                end_children(process)
                 lost = ask("split")
                 assert lost.status_code == 500
                 assert f"The RPC host {host} was lost" in lost.json()["error"]["message"]

@@ -80,7 +80,7 @@ def chat(model: str | None, **options: Any) -> int:
 
     engine = load(model, speculation)
     printer = StreamPrinter(Console(force_terminal=colour, highlight=False))
-    session = Chat(engine, Conversation(system), sampling, printer, notes, str(speculation), load)
+    session = Chat(engine, Conversation(system), sampling, printer, notes, str(speculation), load, model)
     with closing(session):
         interactive = is_interactive()
         if interactive:

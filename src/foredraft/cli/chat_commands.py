@@ -140,6 +140,7 @@ def _speculate(chat: Chat, argument: str) -> None:
     if argument:
         speculation = parse_speculation(argument)
         check_drafts(speculation)
+        chat.load_lost()
         with chat.notes.status("Loading the drafters…"):
             chat.engine.set_speculation(speculation)
         chat.speculation = str(speculation)

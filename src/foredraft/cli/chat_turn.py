@@ -76,7 +76,8 @@ def _nobody_to_ask(question: str) -> bool:
 class Chat:
     """The session that turns and commands work on. `notes` is the console for everything but answers.
 
-    `load` creates the engine of another model; `confirm` asks the user, if there is one.
+    `model` is what the engine was loaded by; `load` creates that of another model; `confirm` asks the user,
+    if there is one.
     """
 
     engine: Engine
@@ -86,6 +87,7 @@ class Chat:
     notes: Console
     speculation: str
     load: Callable[[str | None, Speculation], Engine]
+    model: str | None = None
     confirm: Callable[[str], bool] = _nobody_to_ask
     totals: Totals = field(default_factory=Totals)
     leaving: bool = False
@@ -124,7 +126,17 @@ class Chat:
         """Continue with another model. Raises what loading it raises; the old model then stays."""
         engine = self.load(named, parse_speculation(self.speculation))
         self.engine.close()
-        self.engine = engine
+        self.engine, self.model = engine, named
+
+    def load_lost(self) -> None:
+        """Load the model again if a machine that computes for it was lost. Raises what loading raises; the
+        next call then tries again.
+        """
+        if not self.engine.lost:
+            return
+        self.say("Loading the model again, because a machine that computes for it was lost.")
+        self.engine.close()  # there may be no memory for both
+        self.engine = self.load(self.model, parse_speculation(self.speculation))
 
     def close(self) -> None:
         """Free the model."""
@@ -148,6 +160,12 @@ class Chat:
                 self.conversation.messages = kept
 
     def _try(self, question: Content) -> None:
+        try:
+            self.load_lost()
+        except ForedraftError as error:
+            self.complain(error)
+            self.say("The conversation is unchanged. The next message tries to load the model again.")
+            return
         with CtrlC() as ctrl_c:
             try:
                 self._ask(question, ctrl_c)
@@ -201,6 +219,8 @@ class Chat:
         )
         if completion.error:
             self.complain(ForedraftError(f"Generation failed: {completion.error}"))
+        if self.engine.lost:
+            self.say("The conversation is kept, and the model is loaded again at the next message.")
         note = ending_note(completion, self.engine.model.info.context_length)
         if note:
             full = completion.finish_reason is FinishReason.LENGTH

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -152,7 +152,8 @@ class Engine:
         old, kept = self._runner.setup, self._kept
         assembler = Assembler(self.model, kept.store, kept.options, kept.unwatched, self._clock)
         try:
-            setup = assembler.assemble(speculation, old)
+            with self._seeing_losses():
+                setup = assembler.assemble(speculation, old)
             self._warm_up.end(old.planner)
             if setup.drafters:
                 try:
@@ -358,7 +359,20 @@ class Engine:
         self._streams.advance()
         return self._streams.take_unclaimed()
 
+    @contextmanager
+    def _seeing_losses(self) -> Iterator[None]:
+        """Know of a lost machine also where its error is raised outside a forward."""
+        try:
+            yield
+        except HostLostError:
+            self._runner.lost = True
+            raise
+
     def _round(self) -> list[Event]:
+        with self._seeing_losses():
+            return self._round_of_all()
+
+    def _round_of_all(self) -> list[Event]:
         self._check_open()
         self._streams.deliver([self._finish(request) for request in self._scheduler.expire(self._clock())])
         self._scheduler.admit(self._start)
@@ -376,7 +390,8 @@ class Engine:
 
     def _endings(self) -> list[Event]:
         """The last events of requests that ended in a round."""
-        return [self._finish(request) for request in self._scheduler.ended()]
+        with self._seeing_losses():
+            return [self._finish(request) for request in self._scheduler.ended()]
 
     def _check_open(self) -> None:
         if self._closed:

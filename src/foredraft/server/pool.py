@@ -346,7 +346,8 @@ class ModelPool:
 
     async def _replace(self, name: str) -> None:
         """Load a model that is not loaded, or whose engine has failed. Raises what that raises."""
-        self._loaded.pop(name, None)
+        if (ended := self._loaded.get(name)) is not None:
+            await self._stop(ended)  # there may be no memory for both
         self._failed.pop(name, None)
         try:
             self._loaded[name] = await self._start(name)

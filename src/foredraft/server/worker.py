@@ -228,31 +228,43 @@ class EngineWorker:
         engine.on_start = self._placed
         ready.set_result(None)
         try:
-            while self._work(engine):
+            while not engine.lost and self._work(engine):
                 if not engine.idle:
-                    events = self._step(engine)
-                    waited_for = not self._inbox.empty()  # possibly a new prompt, whose first round is long
-                    fresh = {request for request, sink in self._sinks.items() if not sink.begun}
-                    self._deliver(self._frames.due(events, fresh, hurry=waited_for))
-                if engine.lost:
-                    logger.warning(
-                        "A machine that computes for the model was lost; it is loaded again when needed."
-                    )
-                    self._deliver(self._frames.rest())
-                    self._fail_all(
-                        engine,
-                        HostLostError(
-                            "A machine that computes for this model was lost.",
-                            hint="Try again: the model is then loaded again.",
-                        ),
-                    )
-                    break
+                    self._deliver(self._round(engine))
+            if engine.lost:
+                self._lose(engine)
         except Exception:
             logger.exception("The engine has failed and cannot continue.")
         finally:
-            with self._posting:
-                self._ended = True
+            self._refuse()
             self._end(engine)
+
+    def _round(self, engine: Engine) -> Sequence[Event]:
+        """The events of a round that are due."""
+        events = self._step(engine)
+        if engine.lost:
+            self._refuse()  # before it is told: what is asked next has the model loaded again
+        waited_for = not self._inbox.empty()  # possibly a new prompt, whose first round is long
+        fresh = {request for request, sink in self._sinks.items() if not sink.begun}
+        return self._frames.due(events, fresh, hurry=waited_for)
+
+    def _lose(self, engine: Engine) -> None:
+        """End all requests of an engine that lost a machine."""
+        self._refuse()
+        logger.warning("A machine that computes for the model was lost; it is loaded again when needed.")
+        self._deliver(self._frames.rest())
+        self._fail_all(
+            engine,
+            HostLostError(
+                "A machine that computes for this model was lost.",
+                hint="Try again: the model is then loaded again.",
+            ),
+        )
+
+    def _refuse(self) -> None:
+        """Take no more work."""
+        with self._posting:
+            self._ended = True
 
     def _placed(self, request: RequestView, cached: int) -> None:
         sink = self._sinks.get(request.id)

@@ -18,7 +18,7 @@ from foredraft import Engine
 from foredraft.backends.llamacpp.rpc.library import library
 from foredraft.types import FinishEvent
 from gguf_factory import tiny_llama
-from rpc_process import children_of, needs_library, rpc_server
+from rpc_process import children_of, end_children, needs_library, rpc_server
 
 pytestmark = needs_library
 
@@ -43,8 +43,7 @@ def engine_on(path: Path, cache: Path, host: str) -> Engine:
 
 def end(process: subprocess.Popen[str]) -> None:
     """The host and everything on it."""
-    for child in children_of(process):
-        os.kill(child, signal.SIGKILL)
+    end_children(process)
     process.kill()
 
 

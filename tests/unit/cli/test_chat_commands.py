@@ -12,7 +12,7 @@ from chat_doubles import chat_with, notes, speaker
 from foredraft.cli.chat_commands import COMMANDS, is_command, run_command
 from foredraft.cli.chat_session import read_messages
 from foredraft.cli.chat_turn import Chat
-from foredraft.errors import RequestError
+from foredraft.errors import HostLostError, RequestError
 from foredraft.testing import FakeModel, FakeVision
 
 
@@ -135,6 +135,22 @@ def test_another_model_goes_on_with_the_conversation() -> None:
     assert old.closed
     assert [message["content"] for message in chat.conversation.messages] == ["Hi", "Hello!", "Hi", "Squawk!"]
     assert notes(chat).count("fake · context 4,096") == 2
+    assert chat.totals.last is not None
+    assert chat.totals.last.speculation.configured == "ngram-simple:n=4"
+
+
+def test_another_model_is_the_one_that_is_loaded_again() -> None:
+    def before(text: str) -> None:
+        if text == "Squ":
+            raise HostLostError("The RPC host far:1 was lost.")
+
+    others = {"parrot": speaker("Squawk!", before=before)}
+    chat = chat_with(speaker("Hello!"), others=others)
+    after("/model parrot", "Hi", chat=chat)
+    others["parrot"] = speaker("Squawk!")
+    after("/speculate ngram-simple:n=4", "Hi", chat=chat)
+    assert chat.conversation.messages[-1]["content"] == "Squawk!"
+    assert notes(chat).count("Loading the model again") == 1
     assert chat.totals.last is not None
     assert chat.totals.last.speculation.configured == "ngram-simple:n=4"
 

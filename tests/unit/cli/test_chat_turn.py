@@ -12,7 +12,7 @@ import pytest
 from chat_doubles import chat_with, notes, speaker
 from foredraft.cli.chat_turn import Chat
 from foredraft.cli.interrupt import CtrlC
-from foredraft.errors import BackendError
+from foredraft.errors import BackendError, HostLostError
 from foredraft.testing import FakeModel
 from foredraft.types import FinishReason, Logits, Rows
 
@@ -189,6 +189,72 @@ def test_a_failing_backend_does_not_end_the_session() -> None:
     assert "Error: Generation failed: the device is on fire" in notes(chat)
     chat.ask("Hi")
     assert chat.conversation.messages[-1]["content"] == "Hello!"
+
+
+def losing(answer: str, at: str) -> FakeModel:
+    """A model that loses a machine when it has said `at`."""
+
+    def before(text: str) -> None:
+        if text == at:
+            raise HostLostError("The RPC host far:1 was lost: it closed the connection.")
+
+    return speaker(answer, before=before)
+
+
+def test_a_model_that_lost_a_machine_is_loaded_again_at_the_next_message() -> None:
+    first = losing("Hello!", at="He")
+    chat = chat_with(first, others={"split": speaker("Hello again!")})
+    chat.model = "split"
+    chat.ask("Hi")
+    assert "Error: Generation failed: The RPC host far:1 was lost" in notes(chat)
+    assert "The conversation is kept, and the model is loaded again at the next message." in notes(chat)
+    assert chat.conversation.messages[-1]["content"] == "He"
+    chat.ask("Go on.")
+    assert first.closed
+    assert "Loading the model again" in notes(chat)
+    assert [message["content"] for message in chat.conversation.messages] == [
+        "Hi",
+        "He",
+        "Go on.",
+        "Hello again!",
+    ]
+    chat.ask("And on.")
+    assert notes(chat).count("Loading the model again") == 1
+
+
+def test_a_machine_that_is_still_away_is_said_and_tried_again() -> None:
+    others: dict[str, FakeModel] = {}
+    chat = chat_with(losing("Hello!", at="He"), others=others)
+    chat.model = "split"
+    chat.ask("Hi")
+    before = list(chat.conversation.messages)
+    for _ in range(2):
+        chat.ask("Go on.")
+        chat.retry()
+    assert notes(chat).count("The next message tries to load the model again.") == 4
+    assert chat.conversation.messages == before
+    others["split"] = speaker("Hello again!")
+    chat.retry()
+    assert [message["content"] for message in chat.conversation.messages] == ["Hi", "Hello again!"]
+
+
+def test_a_machine_that_is_lost_between_two_answers() -> None:
+    """Not in a forward, but where the state of a sequence is saved."""
+
+    model = speaker("Hello!")
+    chat = chat_with(model, others={"split": speaker("Hello again!")})
+    chat.model = "split"
+    remove = chat.engine._scheduler.remove
+
+    def lose(*arguments: Any, **options: Any) -> None:
+        remove(*arguments, **options)
+        raise HostLostError("The RPC host far:1 was lost: it closed the connection.")
+
+    chat.engine._scheduler.remove = lose  # type: ignore[method-assign]
+    chat.ask("Hi")
+    assert "Error: The RPC host far:1 was lost" in notes(chat)
+    chat.ask("Hi")
+    assert chat.conversation.messages[-1]["content"] == "Hello again!"
 
 
 def test_a_failure_in_the_engine_still_frees_the_request() -> None:

@@ -188,6 +188,39 @@ def test_a_model_that_is_loaded_again_answers_who_asks_meanwhile_and_stops_nobod
     run(scenario)
 
 
+def test_a_model_whose_engine_ended_is_freed_before_it_is_loaded_again() -> None:
+    """There may be no memory for both."""
+    closed: list[str] = []
+
+    async def scenario(pool: ModelPool) -> None:
+        first = await pool.get("small")
+        assert isinstance(first, Served)
+        going, load = threading.Event(), pool._load
+        ending = first.worker._end
+
+        def end(engine: Engine) -> None:
+            going.wait(10)
+            ending(engine)
+            closed.append("first")
+
+        def loading(settings: ModelSettings) -> Engine:
+            closed.append("loading")
+            return load(settings)
+
+        first.worker._end = end  # type: ignore[method-assign]
+        pool._load = loading
+        first.worker._inbox.put(None)
+        while first.worker.alive:
+            await asyncio.sleep(0.01)
+        again = asyncio.create_task(pool.get("small"))
+        await asyncio.sleep(0.1)
+        going.set()
+        assert await again is not first
+        assert closed == ["first", "loading"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("path", ["huge", "missing"])
 def test_a_model_that_cannot_be_loaded_again_has_failed_and_others_stay(
     path: str, caplog: pytest.LogCaptureFixture

@@ -185,6 +185,38 @@ def test_an_engine_that_lost_a_machine_ends_with_all_its_requests(monkeypatch: p
     run(scenario)
 
 
+def test_who_is_told_of_a_lost_machine_does_not_find_its_engine_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next request would end as the first one did, or be told that no model is loaded."""
+
+    def lost(*_: object) -> Logits:
+        raise HostLostError("The host was lost.")
+
+    class Slow(Breaking):
+        @property
+        def lost(self) -> bool:
+            time.sleep(0.05)
+            return super().lost
+
+    async def main() -> None:
+        engine = Slow(FakeModel(64, context_length=1_000_000))
+        worker = EngineWorker(lambda: engine)
+        await worker.start()
+        events = worker.stream(ENDLESS)
+        assert await anext(events)
+        monkeypatch.setattr(engine.model, "forward", lost)
+        async for group in events:
+            if isinstance(group[-1], FinishEvent):
+                assert not worker.alive
+        assert worker._thread is not None
+        await asyncio.to_thread(worker._thread.join, 20)  # the model is freed, though nothing is asked
+        assert not worker._thread.is_alive()
+        await worker.close()
+
+    asyncio.run(main())
+
+
 def test_an_engine_that_cannot_even_abort_ends_and_says_so() -> None:
     async def scenario(worker: EngineWorker, engine: Breaking) -> None:
         events, left = worker.stream(ENDLESS), worker.stream(ENDLESS)
