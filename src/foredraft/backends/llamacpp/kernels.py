@@ -62,10 +62,12 @@ class NativeLibrary:
     """A library of kernels of one level; nothing is attached yet."""
 
     def __init__(self, path: Path) -> None:
-        """Raises LeftOutError if it cannot be loaded or is another version."""
+        """Raises LeftOutError if it is of another version, or cannot be loaded."""
+        text, pointer = ctypes.c_char_p, ctypes.c_void_p
         try:
             self.handle = ctypes.CDLL(str(path))
-            text, pointer = ctypes.c_char_p, ctypes.c_void_p
+            if not self._is_current():  # first: an outdated one may lack what is looked for here
+                raise LeftOutError(f"they were compiled from other sources: run {_how_to_compile()}")
             self._declare("foredraft_attach", text, pointer)
             self._declare("foredraft_detach", None)
             self._declare("foredraft_found_by_models", ctypes.c_bool)
@@ -73,7 +75,6 @@ class NativeLibrary:
             self._declare("foredraft_buffer_type", pointer)
             self._declare("foredraft_panel", ctypes.c_int)
             self._declare("foredraft_build", ctypes.c_int)
-            self._declare("foredraft_sources", text)
             self._declare("foredraft_tensor_layout", ctypes.POINTER(_Named))
             self._declare("foredraft_graphs_attach", text, pointer)
             self._declare("foredraft_graphs_refused", text, pointer)
@@ -83,6 +84,12 @@ class NativeLibrary:
         except (OSError, AttributeError) as error:
             raise LeftOutError(f"{path.name} cannot be loaded: {error}") from None
         self.path = path
+
+    def _is_current(self) -> bool:
+        if not hasattr(self.handle, "foredraft_sources"):
+            return False
+        self._declare("foredraft_sources", ctypes.c_char_p)
+        return self.sources == build.sources_hash()
 
     def _declare(self, name: str, result: object, *arguments: object) -> None:
         function = getattr(self.handle, name)
@@ -204,10 +211,7 @@ def library_of(level: str, folder: Path = build.FOLDER) -> NativeLibrary:
             "they were not compiled when Foredraft was installed: where there is a C++ compiler, "
             f"run {_how_to_compile()}"
         )
-    native = NativeLibrary(path)
-    if native.sources != build.sources_hash():
-        raise LeftOutError(f"they were compiled from other sources: run {_how_to_compile()}")
-    return native
+    return NativeLibrary(path)
 
 
 def _how_to_compile() -> str:

@@ -102,21 +102,20 @@ def library(path: Path = rpc_build.LIBRARY) -> _Library:
         raise BackendError(
             "llama.cpp's RPC backend is not compiled here.", hint=f"Compile it once: {BUILD_COMMAND}"
         )
-    # It finds ggml's functions in the process.
-    ctypes.CDLL(str(binding.library().path), mode=ctypes.RTLD_GLOBAL)
-    try:
-        handle = ctypes.CDLL(str(path))
-        handle.foredraft_rpc_sources.restype = ctypes.c_char_p
-        sources = handle.foredraft_rpc_sources()
-    except (OSError, AttributeError) as error:
-        raise BackendError(
-            f"{path.name} cannot be loaded: {error}.", hint=f"Compile it again: {BUILD_COMMAND}"
-        ) from None
-    if sources.decode() != rpc_build.sources_hash():
+    # Before it is loaded: an outdated one may need what this llama.cpp does not have.
+    if not rpc_build.is_current(path):
         raise BackendError(
             f"{path.name} was compiled for another version of Foredraft or llama.cpp.",
             hint=f"Compile it again: {BUILD_COMMAND}",
         )
+    # It finds ggml's functions in the process.
+    ctypes.CDLL(str(binding.library().path), mode=ctypes.RTLD_GLOBAL)
+    try:
+        handle = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BackendError(
+            f"{path.name} cannot be loaded: {error}.", hint=f"Compile it again: {BUILD_COMMAND}"
+        ) from None
     version = handle.foredraft_rpc_version()
     handle.foredraft_rpc_connect.argtypes = (
         ctypes.c_char_p, ctypes.c_bool, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int,
