@@ -143,7 +143,7 @@ class ModelInfo:
     fields of SamplingParams. `memory` is the memory use in bytes, where the backend can measure it:
     "weights_mapped" (mapped from the file; the system can drop and reread them), "weights" (in memory),
     "kv_cache" (reserved for all sequences; used as cells are written), "adapters", "vision" (the weights of
-    an mmproj file, and the buffer that images are encoded in), "compute" (buffers of a
+    an mmproj file, and the buffer that the largest image is encoded in), "compute" (buffers of a
     forward, at most). `without` names what this machine could run the model faster with, and does not;
     `doctor` says why. `scalable`: whether its positions can be scaled (RoPE), for a context longer than
     trained for. `notes` are for its user: what to expect of how it was loaded.

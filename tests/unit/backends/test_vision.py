@@ -13,7 +13,7 @@ from foredraft.backends.llamacpp import BACKEND, mtmd
 from foredraft.backends.llamacpp.binding import lib, library
 from foredraft.backends.llamacpp.image_places import ImagePlaces
 from foredraft.backends.llamacpp.model import LlamaCppModel
-from foredraft.backends.llamacpp.vision import LlamaCppVision
+from foredraft.backends.llamacpp.vision import LlamaCppVision, _size, largest_compute_bytes
 from foredraft.backends.llamacpp.vision_file import mmproj_of
 from foredraft.config import ModelOptions
 from foredraft.errors import (
@@ -282,6 +282,73 @@ def test_features_of_rows_behind_images(tmp_path: Path) -> None:
         model.forward([Rows(0, len(tokens) - 4, tokens[-4:], 1)])
         assert np.array_equal(model.features(), together[-4:])
         assert np.array_equal(model.features([2]), together[[-2]])
+    finally:
+        model.close()
+
+
+# --- memory --------------------------------------------------------------------------------------------
+
+
+def lines_of(*more: str, warm: int = 736, most: int = 1024 * 1024) -> list[str]:
+    return [
+        f"load_hparams: image_max_pixels:   {most}\n",
+        *more,
+        f"get_dummy_batch: warmup with image size = {warm} x {warm}\n",
+        "reserve_compute_meta:        CPU compute buffer size =    10.00 MiB\n",
+    ]
+
+
+FLASH = "warmup: flash attention is enabled\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "times"),
+    [
+        (lines_of(FLASH), (1024 / 736) ** 2),
+        (lines_of(FLASH, "load_hparams: n_wa_pattern: 0\n"), (1024 / 736) ** 2),
+        (lines_of("warmup: flash attention is disabled\n"), (1024 / 736) ** 4),
+        (lines_of(FLASH, "load_hparams: n_wa_pattern: 8\n"), (1024 / 736) ** 4),
+        (lines_of(FLASH, most=300 * 300), 1),
+        (lines_of(FLASH)[1:], 1),
+    ],
+)
+def test_the_encoder_needs_memory_for_the_largest_image(lines: list[str], times: float) -> None:
+    assert largest_compute_bytes(lines) == pytest.approx(times * (10 << 20), rel=1e-6)
+    assert largest_compute_bytes([]) == 0
+
+
+class Allocated(ctypes.Structure):
+    """glibc's `mallinfo2`."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "mapped", "usmblks", "fsmblks", "used", "a", "b")
+    )
+
+
+def allocated() -> int:
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        pytest.skip("the system does not say what is allocated")
+    function.restype = Allocated
+    found = function()
+    return int(found.mapped + found.used)
+
+
+def test_what_is_counted_is_what_the_largest_image_takes(tmp_path: Path) -> None:
+    model = BACKEND.load(qwen2vl(tmp_path / "m"), options())
+    try:
+        assert isinstance(model, LlamaCppModel)
+        vision = vision_of(model)
+        before = allocated()
+        for side in (736, 3000):  # that of the warm-up, and one that is made as large as any may be
+            vision.prepare(Image(np.zeros((side, side, 3), np.uint8)))
+        kept = [_size(image) for image in vision._kept.values()]
+        grown = allocated() - before - sum(kept) - max(kept)  # libmtmd has the last one's rows, too
+        reserved = vision.compute_bytes * (736 / 1024) ** 2
+        assert grown > reserved / 2, "a larger image needs more than the warm-up's"
+        assert reserved + grown == pytest.approx(vision.compute_bytes, rel=0.05)
     finally:
         model.close()
 

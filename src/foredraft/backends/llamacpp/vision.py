@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -41,6 +41,12 @@ OTHER_FILE = "Name the mmproj file that was made with the model (--mmproj), or -
 
 _NAMES = ("<|image_pad|>", "<image_soft_token>", "<|image|>", "<image>", "[IMG]", "<|vision_pad|>")
 """What models call the token of an image's row."""
+
+
+_MOST_PIXELS = re.compile(r"image_max_pixels: +(\d+)")
+_WARM_SIZE = re.compile(r"warmup with image size = (\d+) x (\d+)")
+_WINDOWS = re.compile(r"n_wa_pattern: *[1-9]|wa_layer_indexes: *\d")
+"""In llama.cpp's log: the largest image, that of the reserved buffer, and layers with windows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +91,7 @@ class LlamaCppVision:
             raise ModelFormatError(
                 f"{path.name} is no vision for this model: {_why(lines)}.", hint=OTHER_FILE
             )
-        self.compute_bytes = log.buffer_sizes(lines).get("compute", 0)
+        self.compute_bytes = largest_compute_bytes(lines)
         self.causal = not self._mtmd.decode_use_non_causal(self._context, None)
         self.mrope = bool(self._mtmd.decode_use_mrope(self._context))
         self.chunk = min(CHUNK, most) if self.causal else 0
@@ -252,6 +258,20 @@ class LlamaCppVision:
                 self._mtmd.free(self._context)
             self._context = None
             self._kept.clear()
+
+
+def largest_compute_bytes(lines: Sequence[str]) -> int:
+    """Bytes of the encoder's buffer for the largest image, by llama.cpp's log of opening a file. It is
+    reserved for an image that others exceed (Qwen2-VL's: 2,116 of at most 4,096 rows), and then grows: with
+    the pixels, and with their square where attention has a mask or scores of all pairs.
+    """
+    reserved, text = log.buffer_sizes(lines).get("compute", 0), "\n".join(lines)
+    most, warm = _MOST_PIXELS.search(text), _WARM_SIZE.search(text)
+    if most is None or warm is None:
+        return reserved
+    times = max(1.0, int(most[1]) / max(1, int(warm[1]) * int(warm[2])))
+    pairs = "flash attention is enabled" not in text or _WINDOWS.search(text) is not None
+    return round(reserved * (times**2 if pairs else times))
 
 
 def _why(lines: list[str]) -> str:
