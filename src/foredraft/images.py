@@ -15,9 +15,12 @@ _NEGATIVE = np.int32(-(1 << 31))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:
-    """A picture as a model sees it: `pixels` has shape (height, width, 3), red, green and blue, 0 to 255."""
+    """A picture as a model sees it: `pixels` has shape (height, width, 3), red, green and blue, 0 to 255.
+    `where`: the part of a request that it came with, which errors name.
+    """
 
     pixels: npt.NDArray[np.uint8]
+    where: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +50,7 @@ class PreparedImage:
 class ImageSpan:
     """Consecutive rows of a prompt that are those of one run of an image: `rows` of them, of which the first
     is token `start` of the text. They are the rows of run `run` of the image from its row `first` on: that is
-    0 unless a forward's chunk has cut the run.
+    0 unless a forward's chunk has cut the run. `where` as in `Image`.
     """
 
     start: int
@@ -55,6 +58,7 @@ class ImageSpan:
     image: PreparedImage
     run: int = 0
     first: int = 0
+    where: str = ""
 
     @property
     def end(self) -> int:

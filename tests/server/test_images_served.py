@@ -19,7 +19,8 @@ import openai
 import pytest
 from PIL import Image as Pillow
 
-from foredraft.images import ImageSpan
+from foredraft.errors import RequestError
+from foredraft.images import Image, ImageSpan, PreparedImage
 from foredraft.pictures import decode_picture
 from foredraft.server.image_settings import ImageSettings
 from foredraft.server.settings import ServerSettings
@@ -245,6 +246,58 @@ def test_an_image_that_a_tool_returned_is_shown_after_its_result(
     output["output"] = [{"type": "input_image", "image_url": "data:,x"}]
     with pytest.raises(openai.BadRequestError, match=r"input\.2\.output\.0: the image"):
         client.responses.create(model="fake", input=given, max_output_tokens=16)
+
+
+@pytest.mark.parametrize("method", ["lay_out", "prepare"])
+def test_what_the_model_cannot_see_is_named_as_what_cannot_be_read(
+    method: str, seeing: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors after an image was decoded: that of the second of three is the model's."""
+    usual = getattr(FakeVision, method)
+
+    def narrow(vision: FakeVision, image: Image) -> Any:
+        if image.pixels.shape[0] == 24:
+            raise RequestError("An image of 24 rows is too narrow.")
+        return usual(vision, image)
+
+    monkeypatch.setattr(FakeVision, method, narrow)
+    urls = [data_url(31), data_url(32, 16, 24), data_url(33)]
+    client = client_of(seeing)
+    with pytest.raises(openai.BadRequestError, match="too narrow") as refused:
+        chat(client, shown(*urls))
+    assert refused.value.param == "messages.0.content.1.image_url"
+    parts: Any = [{"type": "input_image", "image_url": url} for url in urls]
+    with pytest.raises(openai.BadRequestError, match="too narrow") as refused:
+        client.responses.create(
+            model="fake", input=[{"role": "user", "content": parts}], max_output_tokens=16
+        )
+    assert refused.value.param == "input.0.content.1.image_url"
+
+
+def test_an_image_that_no_forward_holds_is_named(seeing: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def whole(vision: FakeVision, image: Image) -> PreparedImage:
+        many = 600 if image.pixels.shape[0] == 24 else 4
+        return PreparedImage(f"{many}", (vision.placeholder,) * many, ((0, many),), image=image)
+
+    chat(client_of(seeing), [{"role": "user", "content": "hello"}])  # it is loaded
+    monkeypatch.setattr(FakeVision, "lay_out", whole)
+    for engine in seeing.engines.values():
+        monkeypatch.setattr(engine.model.vision, "chunk", 0)
+    with pytest.raises(openai.BadRequestError, match="600 rows") as refused:
+        chat(client_of(seeing), shown(data_url(31), data_url(32, 16, 24)))
+    assert refused.value.param == "messages.0.content.1.image_url"
+
+
+def test_images_that_a_template_has_no_place_for_are_named(
+    seeing: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forgetful(*_: object, **__: object) -> str:
+        return "assistant: "
+
+    monkeypatch.setattr(FakeTokenizer, "apply_chat_template", forgetful)
+    with pytest.raises(openai.BadRequestError, match="0 places for 1 image") as refused:
+        chat(client_of(seeing), shown(data_url(31)))
+    assert refused.value.param == "messages.0.content.0.image_url"
 
 
 def test_a_model_that_does_not_see_says_so_and_what_to_do() -> None:

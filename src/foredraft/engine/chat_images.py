@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foredraft.engine.images import BLIND_HINT
+from foredraft.engine.images import BLIND_HINT, errors_of
 from foredraft.errors import RequestError
 from foredraft.images import EncodedPrompt, Image, ImageSpan
 from foredraft.pictures import picture_of_data_url
@@ -147,9 +147,11 @@ def encode_with_images(
     """
     if not marked.images:
         return EncodedPrompt(tokenizer.encode_rendered(text, literal))
+    first = next(iter(marked.images.values()))
     if vision is None:
-        raise RequestError("This model does not see images.", hint=BLIND_HINT)
-    places = _places(text, literal, marked, vision.marker)
+        raise RequestError("This model does not see images.", hint=BLIND_HINT, setting=first.where or None)
+    with errors_of(first.where):
+        places = _places(text, literal, marked, vision.marker)
     tokens: list[int] = []
     spans: list[ImageSpan] = []
     done = 0
@@ -158,9 +160,10 @@ def encode_with_images(
         tokens += tokenizer.encode_rendered(text[done:start], inside, begins=not done)
         done = end
         if image is not None:
-            prepared = vision.lay_out(image)
-            for run, (first, count) in enumerate(prepared.runs):
-                spans.append(ImageSpan(len(tokens) + first, count, prepared, run))
+            with errors_of(image.where):
+                prepared = vision.lay_out(image)
+            for run, (begin, count) in enumerate(prepared.runs):
+                spans.append(ImageSpan(len(tokens) + begin, count, prepared, run, where=image.where))
             tokens += prepared.tokens
     return EncodedPrompt(tokens, tuple(spans))
 

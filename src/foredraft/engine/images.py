@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from foredraft.errors import RequestError
@@ -45,14 +46,28 @@ def check_rows(images: Sequence[ImageSpan], vision: Vision | None, capabilities:
     if not images:
         return
     if vision is None:
-        raise RequestError("This model does not see images.", hint=BLIND_HINT)
-    most = max(span.rows for span in images)
+        raise RequestError(
+            "This model does not see images.", hint=BLIND_HINT, setting=images[0].where or None
+        )
+    largest = max(images, key=lambda span: span.rows)
+    most = largest.rows
     if min(vision.chunk or most, most) > capabilities.max_batch - capabilities.sequences:
         raise RequestError(
             f"An image takes {most} rows, and this model computes an image in one forward; a forward has "
             f"{capabilities.max_batch}.",
             hint="Make the image smaller.",
+            setting=largest.where or None,
         )
+
+
+@contextmanager
+def errors_of(where: str) -> Iterator[None]:
+    """Errors of the request are those of this part (`ConfigError.setting`); "": no part is known."""
+    try:
+        yield
+    except RequestError as error:
+        error.setting = where or error.setting
+        raise
 
 
 def unseen(images: Sequence[ImageSpan]) -> Mapping[str, Image]:

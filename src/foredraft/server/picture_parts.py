@@ -6,15 +6,15 @@ All APIs bring their images into one form before, the content part of OpenAI's c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from foredraft.engine.images import BLIND_HINT
+from foredraft.engine.images import BLIND_HINT, errors_of
 from foredraft.errors import RequestError
 from foredraft.images import Image
 from foredraft.pictures import PictureLimits, decode_picture, picture_of_data_url, read_picture, shown
@@ -117,16 +117,18 @@ def _picture_at(
     fetched: bytes | None,
 ) -> Image:
     """The picture that a part names. Raises RequestError, which names the part."""
-    what = _name(messages, at)
-    with _named(messages, at):
+    what, where = _name(messages, at), _param(messages, at)
+    with errors_of(where):
         if fetched is not None:
-            return decode_picture(fetched, limits, what=what)
-        return picture(_url_of(messages, at), settings, limits, what)
+            found = decode_picture(fetched, limits, what=what)
+        else:
+            found = picture(_url_of(messages, at), settings, limits, what)
+    return replace(found, where=where)
 
 
 def _fetched(messages: Sequence[Message], at: Place, settings: ImageSettings) -> bytes:
     """What is at the address that a part names. Raises RequestError, which names the part."""
-    with _named(messages, at):
+    with errors_of(_param(messages, at)):
         return fetch(
             str(_url_of(messages, at)),
             max_bytes=settings.max_bytes,
@@ -134,16 +136,6 @@ def _fetched(messages: Sequence[Message], at: Place, settings: ImageSettings) ->
             private=settings.remote_private,
             what=_name(messages, at),
         )
-
-
-@contextmanager
-def _named(messages: Sequence[Message], at: Place) -> Iterator[None]:
-    """RequestErrors name the part."""
-    try:
-        yield
-    except RequestError as error:
-        error.setting = _param(messages, at)
-        raise
 
 
 def _far(messages: Sequence[Message], places: Sequence[Place]) -> list[Place]:

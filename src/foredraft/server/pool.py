@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 from foredraft.embedding import Embedder, ModelKind
 from foredraft.engine.engine import Engine
-from foredraft.engine.images import unseen
+from foredraft.engine.images import errors_of, unseen
 from foredraft.engine.loading import thaw_heap
 from foredraft.errors import (
     CapacityError,
@@ -33,6 +33,7 @@ from foredraft.errors import (
     first_line,
     quoted,
 )
+from foredraft.images import PreparedImage
 from foredraft.protocols import Model, Tokenizer, Vision
 from foredraft.sampling.constraint import get_ready
 from foredraft.server.embedding.served import ServedEmbedder
@@ -135,10 +136,10 @@ class Served(Held):
         vision = self.vision
         if vision is None:
             return job
-        prepared = {
-            key: await self._on(self.eyes, partial(vision.prepare, image))
-            for key, image in unseen(job.images).items()
-        }
+        prepared: dict[str, PreparedImage] = {}
+        for key, image in unseen(job.images).items():
+            with errors_of(image.where):
+                prepared[key] = await self._on(self.eyes, partial(vision.prepare, image))
         return job.seeing(prepared) if prepared else job
 
     async def close(self) -> None:
