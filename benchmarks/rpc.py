@@ -259,7 +259,7 @@ def compare(arguments: argparse.Namespace) -> None:
     """Print the table."""
     if os.geteuid() or not shutil.which("ip"):
         raise BackendError("Network namespaces need root, and the command ip.", hint="apt install iproute2")
-    if not rpc_build.is_current():
+    if rpc_build.find(None) is None:
         raise BackendError("llama.cpp's RPC backend is not compiled here.", hint="foredraft rpc-build")
     whole = read_gguf(Path(arguments.model)).block_count
     layers = arguments.layers or whole // 2

@@ -19,7 +19,7 @@ from foredraft.backends.llamacpp.native import rpc_build
 READY = re.compile(r"^Serving RPC on (\S+)\. ")
 
 needs_library = pytest.mark.skipif(
-    not rpc_build.is_current(), reason="llama.cpp's RPC backend is not compiled here: foredraft rpc-build"
+    rpc_build.find(None) is None, reason="llama.cpp's RPC backend is not compiled here: foredraft rpc-build"
 )
 
 

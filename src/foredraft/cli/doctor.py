@@ -204,7 +204,7 @@ def _check_hosts(report: Report, names: Sequence[str]) -> None:
     from foredraft.backends.llamacpp.rpc.library import reach
 
     try:
-        hosts = reach(rpc_endpoints(names))
+        hosts = reach(rpc_endpoints(names), paths.cache_dir())
     except ForedraftError as error:
         report.section("RPC hosts", None, report.failed(error))
         return

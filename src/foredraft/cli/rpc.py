@@ -27,10 +27,11 @@ _LOOPBACK = ("127.", "localhost")
 def build(sdist: Path | None) -> None:
     """Compile llama.cpp's RPC backend, once, for --rpc and rpc-server.
 
-    It needs a C++ compiler, and pip, which downloads llama.cpp's sources (38 MB).
+    It needs a C++ compiler, and pip, which downloads llama.cpp's sources (38 MB). The result goes to where
+    Foredraft is installed, or to the cache folder if nothing can be written there.
     """
-    if rpc_build.is_current():
-        click.echo(f"{rpc_build.LIBRARY} is there already.")
+    if (found := rpc_build.find(cache_dir())) is not None:
+        click.echo(f"{found} is there already.")
         return
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +39,7 @@ def build(sdist: Path | None) -> None:
                 click.echo("Downloading the sources of xllamacpp (about a minute).", err=True)
                 sdist = rpc_build.download(Path(folder))
             click.echo("Compiling; about half a minute.", err=True)
-            click.echo(rpc_build.compile_library(sdist))
+            click.echo(rpc_build.compile_library(sdist, rpc_build.place(cache_dir())))
     except (BuildError, OSError) as error:
         raise BackendError(f"llama.cpp's RPC backend was not compiled: {error}.") from None
 
@@ -75,7 +76,7 @@ def server(*, host: str, port: int, threads: int, cache: bool, llama_library: Pa
     from foredraft.backends.llamacpp.rpc.server import RPCServer, Serving
 
     binding.choose(llama_library)
-    library()
+    library(cache_dir())
     kept = cache_dir() / "rpc" if cache else None
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)

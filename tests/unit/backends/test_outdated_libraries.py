@@ -43,14 +43,14 @@ def test_outdated_kernels(source: str, tmp_path: Path) -> None:
 )
 def test_an_outdated_rpc_library(source: str, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="compiled for another version") as caught:
-        library(made(tmp_path / "libforedraft-rpc.so", source))
+        library(None, made(tmp_path / rpc_build.FILE, source).parent)
     assert "foredraft rpc-build" in (caught.value.hint or "")
 
 
 def test_an_rpc_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     """Of these sources, and damaged."""
-    path = tmp_path / "libforedraft-rpc.so"
+    path = tmp_path / rpc_build.FILE
     path.write_bytes(b"\x7fELF" + rpc_build.sources_hash().encode())
     with pytest.raises(BackendError, match="cannot be loaded") as caught:
-        library(path)
+        library(None, tmp_path)
     assert "foredraft rpc-build" in (caught.value.hint or "")

@@ -32,9 +32,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    library().patience(3000)
+    library(None).patience(3000)
     yield
-    library().patience(15000)
+    library(None).patience(15000)
 
 
 def engine_on(path: Path, cache: Path, host: str) -> Engine:

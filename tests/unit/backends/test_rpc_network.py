@@ -49,7 +49,7 @@ def other_machine() -> Iterator[None]:
 def test_a_cable_that_is_pulled_is_noticed(tmp_path: Path) -> None:
     tiny = tiny_llama(tmp_path / "tiny.gguf", layers=4)
     there = rpc_server(tmp_path, "--host", THERE, "--port", "50052", before=["ip", "netns", "exec", SPACE])
-    library().patience(3000)
+    library(None).patience(3000)
     try:
         with (
             there as (host, _),
@@ -67,4 +67,4 @@ def test_a_cable_that_is_pulled_is_noticed(tmp_path: Path) -> None:
             assert f"The RPC host {host} was lost" in (answer.error or "")
             assert time.monotonic() - began < 15
     finally:
-        library().patience(15000)
+        library(None).patience(15000)

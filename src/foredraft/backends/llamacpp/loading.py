@@ -165,7 +165,7 @@ def open_weights(
     if not as_they_lie:
         kernels.attach(options.cache_dir)
     types = named_types(options.kv_type)
-    hosts = connect(options.rpc)
+    hosts = connect(options.rpc, options.cache_dir)
     weights, lines = load_weights(path, options, as_they_lie=as_they_lie, hosts=hosts)
     try:
         hosts.check()

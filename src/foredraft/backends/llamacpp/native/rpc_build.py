@@ -3,11 +3,15 @@
 Its sources come from the source distribution of the package that Foredraft runs on, so that both are the
 same llama.cpp; the connections are ours (`rpc/transport.cpp`). Where the library is loaded into a process, it
 finds ggml's functions in the llama.cpp library there.
+
+It lies beside the kernels in the package; where that belongs to another user, or is read-only, in the cache
+folder, under the hash of its sources.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tarfile
@@ -25,7 +29,7 @@ SHA256 = "c17ee1163006f70726abb9f72137830818f3d8cb60bfc34cb232d08428eaa22b"
 """Of its source distribution on PyPI."""
 
 SOURCES = build.SOURCES / "rpc"
-LIBRARY = build.FOLDER / "libforedraft-rpc.so"
+FILE = "libforedraft-rpc.so"
 NAME = f"xllamacpp-{VERSION}"
 
 _PACKED = f"{NAME}/thirdparty/llama.cpp/ggml/"
@@ -49,9 +53,38 @@ def sources_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def is_current(library: Path = LIBRARY) -> bool:
-    """Whether this library was compiled from the sources as they are."""
-    return library.is_file() and sources_hash().encode() in library.read_bytes()
+def places(cache: Path | None, package: Path = build.FOLDER) -> list[Path]:
+    """Where the library may be: in this folder of the package, and in a cache folder, if there is one."""
+    kept = [] if cache is None else [cache / "native" / sources_hash() / FILE]
+    return [package / FILE, *kept]
+
+
+def find(cache: Path | None, package: Path = build.FOLDER) -> Path | None:
+    """The library that was compiled from the sources as they are, None if there is none."""
+    return next(filter(_is_current, places(cache, package)), None)
+
+
+def place(cache: Path, package: Path = build.FOLDER) -> Path:
+    """Where to compile it to: the first of its places that can be written to."""
+    first, second = places(cache, package)
+    return first if _is_writable(first.parent) else second
+
+
+def _is_current(library: Path) -> bool:
+    try:
+        return sources_hash().encode() in library.read_bytes()
+    except OSError:
+        return False
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a file can be made there; made where it is not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def download(folder: Path) -> Path:
@@ -73,8 +106,8 @@ def download(folder: Path) -> Path:
     return found[0]
 
 
-def compile_library(archive: Path, to: Path = LIBRARY) -> Path:
-    """Compile from this source distribution, and return the library. Raises BuildError."""
+def compile_library(archive: Path, to: Path) -> Path:
+    """Compile from this source distribution, and return the library. Raises BuildError, OSError."""
     _check(archive)
     compiler = build.compiler_command()
     with tempfile.TemporaryDirectory() as temporary:
@@ -90,8 +123,8 @@ def compile_library(archive: Path, to: Path = LIBRARY) -> Path:
 
         with ThreadPoolExecutor() as pool:
             list(pool.map(compile_one, objects))
-        to.parent.mkdir(parents=True, exist_ok=True)
-        beside = to.with_suffix(".new")  # a process may have the old one open
+        to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = to.with_suffix(f".{os.getpid()}")  # a process may have the old one open
         linking = ["-shared", "-pthread", *_LINK.get(sys.platform, ())]
         try:
             build.run([*compiler, *linking, *map(str, objects), "-o", str(beside)])

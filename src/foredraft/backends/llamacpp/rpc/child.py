@@ -27,8 +27,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends it
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     binding.choose(Path(llama_library) if llama_library else None)
-    native = library()
-    kernels.attach(Path(own_cache) if own_cache else None)
+    folder = Path(own_cache) if own_cache else None
+    native = library(folder)
+    kernels.attach(folder)
     served = (ctypes.c_void_p * 16)(*served_devices()[:16])
     count = sum(1 for device in served if device)
     silent = os.open(os.devnull, os.O_WRONLY)

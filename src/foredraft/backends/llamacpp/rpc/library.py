@@ -15,7 +15,7 @@ from typing import Any
 from foredraft.backends.llamacpp import binding, log
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.devices import CPU, gpu_pointers
-from foredraft.backends.llamacpp.native import rpc_build
+from foredraft.backends.llamacpp.native import build, rpc_build
 from foredraft.backends.llamacpp.rpc.hosts import Host, greet
 from foredraft.errors import BackendError, HostLostError
 
@@ -46,10 +46,10 @@ class RemoteDevice:
 class Hosts:
     """The hosts of a model, connected; none by default."""
 
-    def __init__(self, devices: Sequence[RemoteDevice] = ()) -> None:
+    def __init__(self, devices: Sequence[RemoteDevice] = (), lost: Any = None) -> None:
         self.devices = tuple(devices)
         self._connections = {device.connection: device.host.endpoint for device in devices}
-        self._lost = library().lost if devices else None
+        self._lost = lost
 
     def kind_of(self, placed: str) -> str:
         """`devices.CPU` if everything that is `placed` so (`devices.placed`) is computed by processors."""
@@ -95,18 +95,19 @@ class _Library:
 
 
 @cache
-def library(path: Path = rpc_build.LIBRARY) -> _Library:
-    """The library, loaded into this process beside llama.cpp. Raises BackendError, MissingDependencyError."""
+def library(cache_dir: Path | None, package: Path = build.FOLDER) -> _Library:
+    """The library, loaded into this process beside llama.cpp; it is in this folder of the package, or in the
+    cache folder. Raises BackendError, MissingDependencyError.
+    """
     log.install()
-    if not path.is_file():
+    path = rpc_build.find(cache_dir, package)
+    if path is None:  # an outdated one is not loaded: it may need what this llama.cpp does not have
+        old = any(place.exists() for place in rpc_build.places(cache_dir, package))
         raise BackendError(
-            "llama.cpp's RPC backend is not compiled here.", hint=f"Compile it once: {BUILD_COMMAND}"
-        )
-    # Before it is loaded: an outdated one may need what this llama.cpp does not have.
-    if not rpc_build.is_current(path):
-        raise BackendError(
-            f"{path.name} was compiled for another version of Foredraft or llama.cpp.",
-            hint=f"Compile it again: {BUILD_COMMAND}",
+            "llama.cpp's RPC backend was compiled for another version of Foredraft or llama.cpp."
+            if old
+            else "llama.cpp's RPC backend is not compiled here.",
+            hint=f"Compile it {'again' if old else 'once'}: {BUILD_COMMAND}",
         )
     # It finds ggml's functions in the process.
     ctypes.CDLL(str(binding.library().path), mode=ctypes.RTLD_GLOBAL)
@@ -137,18 +138,18 @@ def library(path: Path = rpc_build.LIBRARY) -> _Library:
     )
 
 
-def reach(endpoints: Sequence[str]) -> list[Host]:
+def reach(endpoints: Sequence[str], cache_dir: Path | None) -> list[Host]:
     """The hosts, greeted and not connected to. Raises BackendError naming the one that cannot be used."""
-    return greet(endpoints, library().version)
+    return greet(endpoints, library(cache_dir).version)
 
 
-def connect(endpoints: Sequence[str]) -> Hosts:
+def connect(endpoints: Sequence[str], cache_dir: Path | None) -> Hosts:
     """Greet the hosts and connect to them. Raises BackendError naming the one that cannot be used."""
     if not endpoints:
         return Hosts()
-    native = library()
+    native = library(cache_dir)
     devices: list[RemoteDevice] = []
-    for host in reach(endpoints):
+    for host in reach(endpoints, cache_dir):
         count = len(host.memory)
         found = (ctypes.c_void_p * count)()
         name = ctypes.create_string_buffer(_LONGEST_NAME)
@@ -158,4 +159,4 @@ def connect(endpoints: Sequence[str]) -> Hosts:
             RemoteDevice(int(found[number] or 0), f"RPC{number}[{host.endpoint}]", name.value.decode(), host)
             for number in range(count)
         ]
-    return Hosts(devices)
+    return Hosts(devices, native.lost)
