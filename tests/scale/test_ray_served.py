@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ from foredraft.errors import BackendError, CapacityError, ConfigError  # noqa: E
 from foredraft.scale import ray_run  # noqa: E402
 from foredraft.scale.message import Forwarded  # noqa: E402
 from foredraft.scale.prefix_router import known_replicas  # noqa: E402
-from foredraft.scale.ray import APP, RayReplicas, app, listening_host  # noqa: E402
+from foredraft.scale.ray import APP, RayReplicas, app, listening_host, read_all  # noqa: E402
 from foredraft.scale.start_error import StartError  # noqa: E402
 from foredraft.server.auth import Caller  # noqa: E402
 from gguf_factory import tiny_llama  # noqa: E402
@@ -59,7 +60,13 @@ def cluster() -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
+    ray.init(
+        address="local",  # not one that runs on this machine
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        log_to_driver=False,
+    )
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     yield port
     serve.shutdown()
@@ -69,7 +76,7 @@ def cluster() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def settings(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tiny = {"path": str(model), "threads": 1, "replicas": 2, "context_length": 4096, "speculate": "off"}
-    return {"cache_dir": str(tmp_path_factory.mktemp("cache")), "models": {"tiny": tiny}}
+    return {"cache_dir": str(tmp_path_factory.mktemp("cache")), "metrics": True, "models": {"tiny": tiny}}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +95,27 @@ def running(url: str) -> dict[str, int]:
     """Requests in the engine of each replica."""
     states = httpx.get(f"{url}/v1/speculation", timeout=WAIT_S).json()
     return {name: sum(state["requests"].values()) for name, state in states.items()}
+
+
+def fronts(url: str) -> list[str]:
+    """The names of the fronts, as `running` has those of replicas."""
+    text = httpx.get(f"{url}/metrics", timeout=WAIT_S).text
+    return re.findall(r'process_open_fds{replica="front-(\w+)"}', text)
+
+
+def given_up(url: str) -> float:
+    """Answers that replicas did not finish."""
+    text = httpx.get(f"{url}/metrics", timeout=WAIT_S).text
+    found = re.findall(r'^foredraft_requests_total{finished_reason="abort".*} (\S+)$', text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def answers(url: str) -> bool:
+    """Whether a front answers."""
+    try:
+        return httpx.get(f"{url}/health", timeout=5.0).is_success
+    except httpx.HTTPError:
+        return False
 
 
 def wait_until(true: Any, what: str) -> None:
@@ -163,6 +191,19 @@ def test_a_client_that_leaves_ends_its_request(url: str) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{url}/v1/chat/completions", json=LONG, timeout=1.0)
     wait_until(lambda: not any(running(url).values()), "the request goes on")
+
+
+def test_a_front_that_is_killed_ends_its_answers(url: str, client: openai.OpenAI) -> None:
+    before = given_up(url)
+    begun = streaming(client, 2)
+    wait_until(lambda: all(got["text"] or got["error"] for _, got in begun), "no streams begin")
+    os.kill(pid_of(f"@{fronts(url)[0]}"), signal.SIGKILL)
+    for thread, got in begun:
+        thread.join(WAIT_S)
+        assert got["error"] is not None
+    wait_until(lambda: answers(url), "no front begins")
+    wait_until(lambda: given_up(url) == before + 2, "the requests go on")
+    assert client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=5).choices
 
 
 def test_a_new_version_lets_running_requests_finish(
@@ -268,7 +309,7 @@ def test_a_model_without_a_replica_is_refused(monkeypatch: pytest.MonkeyPatch) -
     handle = Handle()
     asked = Forwarded("POST", "/v1/completions", b"", (), b"", Caller("ann", "ann"))
     with pytest.raises(CapacityError, match="none is there"):
-        asyncio.run(anext(RayReplicas(handle).ask(asked)))
+        asyncio.run(anext(RayReplicas(handle, "front").ask(asked)))
     assert handle.cancelled
 
 
@@ -279,7 +320,7 @@ def test_a_model_whose_replicas_are_busy_lets_requests_wait(monkeypatch: pytest.
     asked = Forwarded("POST", "/v1/completions", b"", (), b"", Caller("ann", "ann"))
 
     async def waiting() -> None:
-        await asyncio.wait_for(anext(RayReplicas(Handle((None,))).ask(asked)), 0.5)
+        await asyncio.wait_for(anext(RayReplicas(Handle((None,)), "front").ask(asked)), 0.5)
 
     with pytest.raises(TimeoutError):
         asyncio.run(waiting())
@@ -287,10 +328,10 @@ def test_a_model_whose_replicas_are_busy_lets_requests_wait(monkeypatch: pytest.
 
 def test_a_stuck_replica_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foredraft.scale.ray.READ_S", 0.3)
-    found = asyncio.run(RayReplicas(Handle((0.0, None, -1.0, 0.01))).read("/health"))
+    found = asyncio.run(read_all(Handle((0.0, None, -1.0, 0.01)), "/health"))
     assert found == {"replica-0": b"ok", "replica-3": b"ok"}
     assert Reply.cancelled == ["replica-1"]
-    assert asyncio.run(RayReplicas(Handle()).read("/health")) == {}
+    assert asyncio.run(read_all(Handle(), "/health")) == {}
 
 
 # --- where Serve listens -------------------------------------------------------------------------------

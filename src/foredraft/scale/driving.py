@@ -18,11 +18,14 @@ LEAVING_S = 10.0
 """Seconds that the application has to end a request whose client is gone, before it is cancelled."""
 
 
-async def answer(app: ASGIApp, asked: Forwarded) -> AsyncGenerator[Parts, None]:
+async def answer(
+    app: ASGIApp, asked: Forwarded, gone: asyncio.Event | None = None
+) -> AsyncGenerator[Parts, None]:
     """The reply of `app`, which has the log's book `Notes`: `Facts` come last. Leaving the generator before
-    ends the request, as a client does that disconnects. Raises what `app` raises.
+    ends the request, as a client does that disconnects, and so does the event `gone`. Raises what `app`
+    raises.
     """
-    exchange = _Exchange(asked)
+    exchange = _Exchange(asked, gone or asyncio.Event())
     context = copy_context()
     context.run(_current.set, exchange)
     running = asyncio.create_task(_run(app, exchange), context=context)
@@ -63,7 +66,7 @@ class Notes:
 class _Exchange:
     """One request: what the application receives, and what it has sent. Its permit (`rates.Growing`)."""
 
-    def __init__(self, asked: Forwarded) -> None:
+    def __init__(self, asked: Forwarded, gone: asyncio.Event) -> None:
         self.scope: dict[str, Any] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -81,7 +84,7 @@ class _Exchange:
         }
         self.entry = Entry("")
         self.waited = waited(asked.at, time())
-        self.gone = asyncio.Event()
+        self.gone = gone
         self._body: bytes | None = asked.body
         self._sent: list[Part] = []
         self._changed = asyncio.Event()

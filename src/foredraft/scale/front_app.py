@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI
 from foredraft.engine.engine import Engine
 from foredraft.errors import ForedraftError
 from foredraft.scale.front import Forwarding, Replicas, forwarded_paths
-from foredraft.scale.metrics import FrontMetrics, cluster_metrics_router
+from foredraft.scale.metrics import FRONT, ClusterMetrics, FrontMetrics, Read, cluster_metrics_router
 from foredraft.server.app import SWEEP_S, api_app, guard
 from foredraft.server.openai.models import listed
 from foredraft.server.page.built import FILES
@@ -48,25 +48,32 @@ def front_app(
     admit: Admit | None = None,
     reload: Reload = lambda: None,
     telemetry: Telemetry | None = None,
+    name: str = FRONT,
+    fronts: Read | None = None,
 ) -> FastAPI:
     """The application around the `replicas` of each model of `settings`. `allow_public`, `reload` and
-    `telemetry` as in `build_app`, `admit` as in `Gate`.
+    `telemetry` as in `build_app`, `admit` as in `Gate`, `name` and `fronts` as in `ClusterMetrics`.
+
+    Its `state.metrics` is the `ClusterMetrics`, for what it tells other fronts.
     """
-    pool = ModelPool(settings, _never)
+    pool, metrics = ModelPool(settings, _never), FrontMetrics()
+    joined = ClusterMetrics(metrics.exposition, name=name, fronts=fronts)
 
     @asynccontextmanager
     async def alive() -> AsyncGenerator[None, None]:
-        watching = asyncio.create_task(_watch(pool, reload))
+        tasks = [asyncio.create_task(it) for it in (_watch(pool, reload), joined.learn())]
         yield
-        watching.cancel()
+        for task in tasks:
+            task.cancel()
         await pool.close()
         if telemetry is not None:
             await asyncio.to_thread(telemetry.close)
 
-    routers, metrics = [absent_router(), own_router(pool, replicas)], FrontMetrics()
+    routers = [absent_router(), own_router(pool, replicas)]
     if settings.metrics:
-        routers.append(cluster_metrics_router(partial(expositions, replicas), metrics.exposition))
+        routers.append(cluster_metrics_router(joined, partial(expositions, replicas)))
     app = api_app(pool, alive, routers)
+    app.state.metrics = joined
     paths = forwarded_paths(pool)
     app.add_middleware(Forwarding, pool=pool, paths=paths, replicas=replicas, metrics=metrics)
     books = [telemetry] if telemetry is not None else []

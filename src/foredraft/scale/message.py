@@ -16,7 +16,8 @@ class Forwarded:
     """An HTTP request that the front has read and checked. `path` is decoded and without a slash at its end,
     `query` as it came; `headers` have lower-case names. `caller`: who sends it, by the front's keys.
     `beginnings`: hashes of each beginning of its conversation, shortest first, for the router; empty where
-    there is none. `at`: Unix time when it came to the front.
+    there is none. `at`: Unix time when it came to the front. `front`: the transport's name of the front, by
+    which a replica finds out whether it is still there.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Forwarded:
     caller: Caller
     beginnings: tuple[int, ...] = ()
     at: float | None = None
+    front: str = ""
 
 
 @dataclass(frozen=True, slots=True)

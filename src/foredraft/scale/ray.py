@@ -17,12 +17,14 @@ import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import ray
 from ray import serve
 from ray.exceptions import RayError, RayTaskError
+from ray.serve._private.constants import SERVE_NAMESPACE
 from ray.serve._private.replica_result import ReplicaResult
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.exceptions import (
@@ -36,6 +38,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from foredraft.backends.cpu import physical_cores
 from foredraft.config import OtherPrograms
 from foredraft.errors import CapacityError, ConfigError, ForedraftError
+from foredraft.scale.callers import Callers
 from foredraft.scale.cluster import ClusterLimiter, Remote, limits_deployment
 from foredraft.scale.following import Following
 from foredraft.scale.front import lost, with_plain_id
@@ -183,16 +186,18 @@ class ModelReplica:
     async def __init__(self, settings: ServerSettings, other_programs: OtherPrograms | None) -> None:  # type: ignore[misc]
         log_to(_lines(), "off")  # the front logs requests
         self._replica = Replica(make_pool(settings, other_programs=other_programs))
+        self._callers = Callers(is_there)
         try:
             await self._replica.start()
         except ForedraftError as error:
             raise StartError(error) from None
 
     async def answer(self, asked: Forwarded) -> AsyncGenerator[Parts, None]:
-        """As `Replica.answer`."""
-        async with aclosing(self._replica.answer(asked)) as reply:
-            async for parts in reply:
-                yield parts
+        """As `Replica.answer`; it ends with its front."""
+        with self._callers.answering(asked.front) as gone:
+            async with aclosing(self._replica.answer(asked, gone)) as reply:
+                async for parts in reply:
+                    yield parts
 
     async def read(self, path: str) -> tuple[str, bytes]:
         """The replica's name, and its answer to GET."""
@@ -207,16 +212,30 @@ class ModelReplica:
             await self._replica.close()
 
 
-class RayReplicas:
-    """The replicas of a model, by the handle of their deployment (`front.Replicas`)."""
+def is_there(replica: str) -> bool:
+    """Whether the replica with this name runs, as far as Ray knows."""
+    try:
+        ray.get_actor(replica, namespace=SERVE_NAMESPACE)
+    except ValueError:
+        return False
+    except RayError:  # Ray is away
+        return True
+    return True
 
-    def __init__(self, handle: DeploymentHandle) -> None:
+
+class RayReplicas:
+    """The replicas of a model, by the handle of their deployment (`front.Replicas`). `front`: Ray's name of
+    the replica that asks them.
+    """
+
+    def __init__(self, handle: DeploymentHandle, front: str) -> None:
         self._handle = handle
+        self._front = front
         self._streaming = handle.options(stream=True)
 
     async def ask(self, asked: Forwarded) -> AsyncGenerator[Parts, None]:
         """Raises ReplicaLostError, CapacityError."""
-        reply, whole = self._streaming.answer.remote(asked), False
+        reply, whole = self._streaming.answer.remote(replace(asked, front=self._front)), False
         try:
             yield await self._accepted(reply)
             async for parts in reply:
@@ -254,16 +273,21 @@ class RayReplicas:
         return known_replicas.get(self._handle.deployment_id, 0) > 0
 
     async def read(self, path: str) -> Mapping[str, bytes]:
-        """What each of them answers to GET, by its name. One that is stuck hides no other: Ray's own way to
-        the results of a broadcast has all of them or none.
-        """
-        try:
-            asked = self._handle.broadcast("read", path)
-            replies = await asyncio.wait_for(asked._fetch_replica_results_async(), READ_S)
-        except (TimeoutError, RayError, RayServeException):
-            return {}
-        found = await asyncio.gather(*map(_in_time, replies))
-        return dict(each for each in found if each is not None)
+        """What each of them answers to GET, by its name."""
+        return await read_all(self._handle, path)
+
+
+async def read_all(handle: DeploymentHandle, *args: object) -> Mapping[str, bytes]:
+    """What each replica of a deployment answers to `read`, by its name. One that is stuck hides no other:
+    Ray's own way to the results of a broadcast has all of them or none.
+    """
+    try:
+        asked = handle.broadcast("read", *args)
+        replies = await asyncio.wait_for(asked._fetch_replica_results_async(), READ_S)
+    except (TimeoutError, RayError, RayServeException):
+        return {}
+    found = await asyncio.gather(*map(_in_time, replies))
+    return dict(each for each in found if each is not None)
 
 
 async def _in_time(reply: ReplicaResult) -> tuple[str, bytes] | None:
@@ -345,19 +369,29 @@ class Front:
         environment: Mapping[str, str],
     ) -> None:
         log_to(_lines(), settings.log_format)
-        replicas = {name: RayReplicas(handle) for name, handle in models.items()}
+        here = serve.get_replica_context()
+        own = here.replica_id.to_full_id_str()
+        replicas = {name: RayReplicas(handle, own) for name, handle in models.items()}
         admit = None if limits is None else ClusterLimiter(Remote(limits)).admit
         following = Following(
             replace(settings, host=listening_host(settings.keys, allow_public=allow_public)), file
         )
         if settings.idle_training:
             logger.warning("idle_training has no effect with Ray: 'foredraft draft make' trains a head.")
-        app = front_app(
+        self._name = f"{FRONT}-{here.replica_id.unique_id}"
+        fronts = serve.get_deployment_handle(here.deployment, here.app_name)
+        self._app = front_app(
             following.start(),
             replicas,
             allow_public=allow_public,
             admit=admit,
             reload=following.poll,
             telemetry=from_environment(environment),
+            name=self._name,
+            fronts=partial(read_all, fronts),
         )
-        _Delegate.applications[:] = [app]
+        _Delegate.applications[:] = [self._app]
+
+    async def read(self) -> tuple[str, bytes]:
+        """For another front: this one's name, and what `ClusterMetrics.said`."""
+        return self._name, await self._app.state.metrics.said()

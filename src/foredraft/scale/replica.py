@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -39,9 +40,11 @@ class Replica:
         give_back_large_blocks()
         await self.pool.get(self.name)
 
-    async def answer(self, asked: Forwarded) -> AsyncGenerator[Parts, None]:
+    async def answer(
+        self, asked: Forwarded, gone: asyncio.Event | None = None
+    ) -> AsyncGenerator[Parts, None]:
         """The reply (see `driving.answer`)."""
-        async with aclosing(answer(self._app, asked)) as reply:
+        async with aclosing(answer(self._app, asked, gone)) as reply:
             async for parts in reply:
                 yield parts
 
