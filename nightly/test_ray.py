@@ -18,6 +18,7 @@ MOST_S = 3600.0
 FILES = (
     "tests/scale/test_cluster_on_ray.py",
     "tests/scale/test_prefix_router.py",
+    "tests/scale/test_ray_nodes.py",
     "tests/scale/test_ray_served.py",
     "nightly/test_ray_trial.py",
 )

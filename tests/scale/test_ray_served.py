@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -30,9 +31,10 @@ from foredraft.errors import BackendError, CapacityError, ConfigError  # noqa: E
 from foredraft.scale import ray_run  # noqa: E402
 from foredraft.scale.message import Forwarded  # noqa: E402
 from foredraft.scale.prefix_router import known_replicas  # noqa: E402
-from foredraft.scale.ray import APP, RayReplicas, app, listening_host, read_all  # noqa: E402
+from foredraft.scale.ray import APP, RayReplicas, app, listening_host, read_all, scaling  # noqa: E402
 from foredraft.scale.start_error import StartError  # noqa: E402
 from foredraft.server.auth import Caller  # noqa: E402
+from foredraft.server.settings import ModelSettings  # noqa: E402
 from gguf_factory import tiny_llama  # noqa: E402
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
@@ -360,6 +362,25 @@ def test_another_application_at_the_root_is_an_error(monkeypatch: pytest.MonkeyP
         ray_run._check_alone()
     del names["theirs"]
     ray_run._check_alone()
+
+
+def test_a_cluster_that_cannot_be_joined_may_want_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(BackendError, match="Failed to connect") as raised, ray_run._cluster("127.0.0.1:1"):
+        pass
+    assert "RAY_AUTH_MODE=token" in str(raised.value.hint)
+
+
+def test_replicas_come_soon_and_go_late() -> None:
+    one = ModelSettings(path="m", replicas=1, max_replicas=3, sequences=4)
+    config = scaling(one)["autoscaling_config"]
+    assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (1, 3, 4)
+    assert config.upscale_delay_s < 10
+    assert config.downscale_delay_s >= 600
+    assert scaling(replace(one, max_replicas=1)) == {"num_replicas": 1}
 
 
 def test_a_cluster_that_ends_while_models_load_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

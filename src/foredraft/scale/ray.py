@@ -73,6 +73,14 @@ LOOK_S = 5.0
 PATIENCE_S = 30.0
 """Seconds that a request waits for a replica where there is none."""
 
+BUSY_S = 5.0
+"""Seconds that a model has more requests than its replicas have sequences, on the average of half a minute,
+before there is another one: with Serve's own 30 s requests wait for long, as a model takes time to load, too.
+"""
+
+IDLE_S = 600.0
+"""Seconds that fewer replicas would do before one is taken away: as Serve does it."""
+
 MORE = 4
 """Requests that a replica prepares while all its sequences are in use."""
 
@@ -158,6 +166,8 @@ def scaling(model: ModelSettings) -> dict[str, Any]:
         min_replicas=model.replicas,
         max_replicas=model.max_replicas,
         target_ongoing_requests=model.sequences,
+        upscale_delay_s=BUSY_S,
+        downscale_delay_s=IDLE_S,
     )
     return {"autoscaling_config": config}
 

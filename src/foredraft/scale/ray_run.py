@@ -40,6 +40,11 @@ OBJECTS_BYTES = 100 * 2**20
 QUIET = {"log_level": "WARNING", "enable_access_log": False}
 """Serve's own log beside the front's."""
 
+NOT_JOINED = (
+    "Is RAY_ADDRESS the address of a cluster that runs? If it asks for a token, set RAY_AUTH_MODE=token, "
+    "and on another machine RAY_AUTH_TOKEN_PATH to a copy of its file."
+)
+
 ENDED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
 
 
@@ -105,7 +110,7 @@ def _cluster(address: str | None) -> Iterator[None]:
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise BackendError(
             f"Ray: {first_line(error)}",
-            hint="Is RAY_ADDRESS the address of a cluster that runs?" if address else None,
+            hint=NOT_JOINED if address else None,
         ) from error
     if main:
         signal.signal(signal.SIGTERM, before)  # Ray has set its own
