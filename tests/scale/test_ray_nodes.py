@@ -250,11 +250,12 @@ def test_a_new_version_fails_no_request(deployed: Nodes) -> None:
     assert set(got) == {(200, expected)}
 
 
-EAGER = (
-    "- {name: model-tiny, autoscaling_config: {min_replicas: 1, max_replicas: 2, "
-    "target_ongoing_requests: 8, look_back_period_s: 11, downscale_delay_s: 3}}"
+STAY, GO = (
+    "- {name: model-tiny, autoscaling_config: {min_replicas: 1, max_replicas: 2, look_back_period_s: 11, "
+    f"downscale_delay_s: 3, target_ongoing_requests: {target}}}}}"
+    for target in (1, 8)
 )
-"""Takes the second replica away soon, although it answers a request."""
+"""Four requests need two replicas, and then one."""
 
 
 def running(url: str) -> list[int]:
@@ -272,9 +273,13 @@ def test_replicas_come_under_load_and_go_without_it(deployed: Nodes) -> None:
         wait_until(lambda: len(running(deployed.url)) == 2, "no second replica")
     assert set(got) == {(200, few)}
     with asking(deployed.url, clients=4, tokens=900) as got:
+        deployed.deploy(3, scaling=STAY)
+        wait_until(lambda: len(deployed.processes("model-tiny")) == 2, "an old replica stays")
         wait_until(lambda: min(running(deployed.url)) > 0, "a replica is idle")
-        deployed.deploy(3, scaling=EAGER)
+        two = {process.pid for process in deployed.processes("model-tiny")}
+        deployed.deploy(3, scaling=GO)
         wait_until(lambda: len(deployed.processes("model-tiny")) == 1, "the second replica stays")
+    assert {process.pid for process in deployed.processes("model-tiny")} < two
     assert set(got) == {(200, many)}
     deployed.deploy(1)
 
