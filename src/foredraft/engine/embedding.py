@@ -24,12 +24,17 @@ def load_embedder(
 
     Raises ConfigError, ModelError, CapacityError, MissingDependencyError.
     """
-    path = _find(model, options)
-    if options.get("adapters"):
+    path, loading = _find(model, options), model_options(options).model
+    what = f"{path.name} is loaded for embeddings"
+    if loading.adapters:
+        raise ConfigError(f"{what}, which cannot have adapters.", hint="Remove them.", setting="adapters")
+    if loading.rpc:
         raise ConfigError(
-            f"{path.name} is loaded for embeddings, which cannot have adapters.", hint="Remove them."
+            f"{what}, and only models that generate text are split over machines.",
+            hint="Leave --rpc out (rpc in the settings file).",
+            setting="rpc",
         )
-    return backend_for(path).load_embedder(path, model_options(options).model, pooling)
+    return backend_for(path).load_embedder(path, loading, pooling)
 
 
 def _find(model: str | Path | None, options: EngineOptions) -> Path:

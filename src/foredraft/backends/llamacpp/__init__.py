@@ -73,8 +73,6 @@ class LlamaCppBackend:
     def load_embedder(self, path: Path, options: ModelOptions, pooling: Pooling | None) -> Embedder:
         """See `Backend.load_embedder`."""
         _check_dtype(options)
-        if options.rpc:
-            raise ConfigError("Embedding models are not split over machines.", hint="Leave --rpc out.")
         binding.choose(options.llama_library)
         from foredraft.backends.llamacpp.embedder_loading import load_embedder
 
