@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from foredraft.drafters.suffix_store import describe
 from foredraft.scale import vllm_config
 from foredraft.scale.vllm import Hook, Proposer
 
@@ -32,6 +34,12 @@ NGRAM = {
     "prompt_lookup_min": 1,
     "prompt_lookup_max": 3,
 }
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, and then",
+    "There is more than one way to do it. " * 3,
+    "def add(first, second):",
+    "She said that",
+]
 PROMPTS = [[*range(20, 50)] * 3, [*range(60, 80)], [7, 8, 9] * 20, [*range(100, 150)], [*range(60, 80)], [5]]
 
 
@@ -123,7 +131,7 @@ def run(folder: Path, task: dict[str, Any], *, fails: bool = False) -> list[dict
     assert VLLM.origin is not None
     out = folder / "answers.json"
     threads = next(Path(VLLM.origin).parents[4].rglob("libiomp5.so"), None)  # the CPU build asks for it
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     if threads is not None:
         environment["LD_PRELOAD"] = str(threads)
     command = [sys.executable, str(CHILD), str(out)]
@@ -216,3 +224,157 @@ def test_an_error_is_shown_in_our_words(model: str, tmp_path: Path) -> None:
     )
     assert "needs the model's hidden states" in answer["error"]
     assert "Use drafters that need the text alone" in answer["error"]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["question", "answer", "other"]},
+        "parts": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "pattern": "^[a-z]{3,9}$"},
+                    "right": {"type": "boolean"},
+                    "weight": {"enum": [1, 2.5, 100]},
+                },
+                "required": ["name", "right", "weight"],
+                "additionalProperties": False,
+            },
+            "minItems": 4,
+            "maxItems": 4,
+        },
+    },
+    "required": ["kind", "parts"],
+    "additionalProperties": False,
+}
+
+
+def check_schema(text: str) -> None:
+    """The text is what SCHEMA describes, and nothing besides."""
+    found = json.loads(text)
+    assert set(found) == {"kind", "parts"}
+    assert found["kind"] in {"question", "answer", "other"}
+    assert len(found["parts"]) == 4
+    for part in found["parts"]:
+        assert set(part) == {"name", "right", "weight"}
+        assert re.fullmatch("[a-z]{3,9}", part["name"])
+        assert isinstance(part["right"], bool)
+        assert part["weight"] in {1, 2.5, 100}
+
+
+def test_structured_outputs_hold(model: str, tmp_path: Path) -> None:
+    """With a schema, beside requests without one; the fifth's prompt is that of the first."""
+    schema = {"structured_outputs": {"json": SCHEMA}}
+    sampling: list[dict[str, object]] = [{"temperature": 0, "max_tokens": 300, **schema} for _ in range(5)]
+    sampling[1] = {"temperature": 0, "max_tokens": 80, "ignore_eos": True}
+    plain, static = run(
+        tmp_path,
+        {
+            "model": model,
+            "engine": {
+                "max_model_len": 512,
+                "max_num_seqs": 4,
+                "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
+            },
+            "prompts": [*TEXTS, TEXTS[0]],
+            "sampling": sampling,
+            "configurations": [{}, own("suffix;recycle")],
+        },
+    )
+    assert static["strings"] == plain["strings"]
+    assert static["texts"] == plain["texts"]
+    for place in (0, 2, 3, 4):
+        assert plain["ends"][place] == ["stop"]
+        check_schema(plain["strings"][place][0])
+    assert static["counted"]["vllm:spec_decode_num_accepted_tokens"] > 100
+    assert not static["statistics"]["notes"]
+
+
+def test_texts_that_end_at_stop_strings(model: str, tmp_path: Path) -> None:
+    """What is looked for stands in the middle of the text without it, and drafts may go over it."""
+    task = {"model": model, "prompts": TEXTS, "configurations": [{}]}
+    (whole,) = run(tmp_path, {**task, "sampling": greedy(len(TEXTS))})
+    stops = [text[len(text) // 2 :][:3] for (text,) in whole["strings"]]
+    wanted = [[text[: text.index(stop)]] for (text,), stop in zip(whole["strings"], stops, strict=True)]
+    sampling = [{**its, "stop": [stop]} for its, stop in zip(greedy(len(TEXTS)), stops, strict=True)]
+    task |= {"configurations": [{}, own("suffix;recycle"), own("auto")], "sampling": sampling}
+    for answer in run(tmp_path, task):
+        assert answer["strings"] == wanted
+        assert answer["ends"] == [["stop"]] * len(TEXTS)
+        for (ids,), (all_ids,) in zip(answer["texts"], whole["texts"], strict=True):
+            assert ids == all_ids[: len(ids)]
+    assert sum(map(len, (text for (text,) in wanted))) > 100
+
+
+def test_several_answers_to_a_prompt(model: str, tmp_path: Path) -> None:
+    """Requests of one text at the beginning. They are sampled, so texts differ where something is drafted."""
+    several = {"n": 3, "temperature": 0.8, "max_tokens": 80, "ignore_eos": True}
+    plain, off, static = run(
+        tmp_path,
+        {
+            "model": model,
+            "prompts": PROMPTS[:2],
+            "sampling": [several | {"seed": 1}, several | {"seed": 2}],
+            "configurations": [{}, own("off"), own("suffix;recycle")],
+        },
+    )
+    assert off["texts"] == plain["texts"]
+    for texts in static["texts"]:
+        assert [len(text) for text in texts] == [80] * 3
+        assert texts[0] != texts[1] != texts[2]
+    assert static["counted"]["vllm:spec_decode_num_draft_tokens"] > 50
+    assert not static["statistics"]["notes"]
+
+
+def test_requests_that_are_aborted(model: str, tmp_path: Path) -> None:
+    """In the middle; others with the same prompt take their rows."""
+    prompts = [PROMPTS[0], PROMPTS[3], PROMPTS[0], PROMPTS[1], PROMPTS[3], PROMPTS[0]]
+    plain, static = run(
+        tmp_path,
+        {
+            "model": model,
+            "prompts": prompts,
+            "sampling": greedy(len(prompts)),
+            "abort": {"0": 20, "1": 31},
+            "configurations": [{}, own("suffix;recycle")],
+        },
+    )
+    assert static["texts"][2:] == plain["texts"][2:]
+    for place, least in ((0, 20), (1, 31)):
+        (before,), (after,) = plain["texts"][place], static["texts"][place]
+        assert least == len(before) <= len(after) < 60
+        assert after[:least] == before
+    assert static["counted"]["vllm:spec_decode_num_accepted_tokens"] > 50
+    assert not static["statistics"]["notes"]
+
+
+EXECUTORS = {
+    "in the engine's process": "vllm.v1.executor.uniproc_executor.UniProcExecutor",  # as with one GPU
+    "in one of its own": "mp",
+}
+
+
+@pytest.mark.parametrize("ends", ["LLM", "SIGTERM"])
+@pytest.mark.parametrize("executor", EXECUTORS.values(), ids=list(EXECUTORS))
+def test_past_outputs_are_kept_when_vllm_ends(executor: str, ends: str, model: str, tmp_path: Path) -> None:
+    """A second vLLM drafts from them. The prompts have nothing that repeats itself."""
+    store = tmp_path / "store"
+    options = {"speculate": "suffix", "store": str(store)}
+    task = {
+        "model": model,
+        "processes": ends,
+        "engine": {"max_model_len": 512, "max_num_seqs": 4, "distributed_executor_backend": executor},
+        "prompts": [PROMPTS[1], PROMPTS[3]],
+        "sampling": greedy(2),
+        "configurations": [{"speculative": OWN, "additional": {vllm_config.OPTIONS: options}}],
+    }
+    (first,) = run(tmp_path, task)
+    [stored] = describe(store)
+    assert stored.outputs == 2
+    assert stored.tokens >= sum(map(len, (text for (text,) in first["texts"])))
+    (second,) = run(tmp_path, task)
+    assert second["texts"] == first["texts"]
+    accepted = [it["counted"]["vllm:spec_decode_num_accepted_tokens"] for it in (first, second)]
+    assert accepted[1] > accepted[0] + 40
