@@ -135,7 +135,7 @@ test("why it is not faster: the reason of the last rounds first, with what to do
   await ask(server, "Tell me a short story about a fox.", { max_tokens: 24 });
   const why = page.locator(".why");
   await expect(why.locator("dl").first()).toContainText(/of the last rounds/);
-  await why.getByText(/other reasons there can be/).click();
+  await why.getByText(/other possible reasons/).click();
   const link = why.getByRole("link", { name: "Choose a draft model" }).first();
   await expect(link).toBeVisible();
   await expect(link).toHaveAttribute("href", "#/models/default");
@@ -211,7 +211,7 @@ test("a draft model that is nearly always wrong is told in red, and only auto tr
   await shown(page, server, () => ({ configured: "draft-model:model=tiny", decisions, recent }));
   const why = page.locator(".why");
   await expect(why.locator("dt.bad")).toHaveText(
-    "99.2% of the draft tokens are wrong, and drafting takes 61% of the time",
+    "99.2% of the draft tokens are rejected, and drafting takes 61% of the time",
   );
   await expect(why).toContainText('Remove the draft model, or leave it to "auto".');
   await expect(why.locator("dl").first()).not.toContainText("more and more rarely");
@@ -232,7 +232,7 @@ test("a draft model that auto does not use says why, and nobody is asked to choo
   await expect(row).toContainText("a token of it takes 12 ms, one of the model 8 ms, so it cannot pay");
   await page
     .locator(".why")
-    .getByText(/other reasons there can be/)
+    .getByText(/other possible reasons/)
     .click();
   await expect(page.getByRole("link", { name: "Choose a draft model" })).toHaveCount(0);
   await page.unrouteAll();

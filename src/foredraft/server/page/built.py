@@ -1,6 +1,6 @@
 """GET / and its files: the page as Vite built it from `page/` into the folder `app`.
 
-The files are the same for everybody and contain no data: the page queries the API with the key that the
+The files are the same for all clients and contain no data: the page queries the API with the key that the
 reader types in. So they need no key.
 """
 
