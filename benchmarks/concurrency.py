@@ -89,7 +89,7 @@ def encode(engine: Engine, args: Namespace) -> list[list[int]]:
 
 
 class Serving:
-    """`level` requests in flight until all prompts have their answers, which are at most so many tokens."""
+    """`level` requests in flight until all prompts have their answers, each of at most `tokens` tokens."""
 
     def __init__(
         self,

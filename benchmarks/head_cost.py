@@ -150,7 +150,7 @@ def target_costs(model: Model, native: Native, text: list[int]) -> dict[str, tup
 
 
 def watching(model: Model, text: list[int]) -> dict[str, dict[str, float]]:
-    """What keeping hidden states costs a model with the same weights, and copying those of so many rows."""
+    """What keeping hidden states costs a model with the same weights, and copying those of `rows` rows."""
     plain = model.unwatched(1)  # type: ignore[attr-defined]
     costs = {}
     for rows, read in ((1, 0), (1, 1), (512, 1), (512, 512)):

@@ -33,7 +33,7 @@ IDLE_GAUGES = (
     "foredraft_num_requests_waiting",
     "foredraft_kv_cache_tokens",
 )
-"""All of them are 0 in a server that nobody asks anything."""
+"""All of them are 0 in a server without requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def probing(url: str, seconds: float = 0.1) -> Iterator[list[tuple[float, float]
 
 
 def idle_shares(servers: Sequence[Running], seconds: float = 2.0) -> list[float]:
-    """Which share of one core each server takes while nobody asks it anything."""
+    """The share of one core that each server takes without requests."""
     before = [server.cpu_seconds() for server in servers]
     time.sleep(seconds)
     return [(server.cpu_seconds() - old) / seconds for server, old in zip(servers, before, strict=True)]

@@ -1,19 +1,18 @@
 """The server under load: is every stream's text the one it has alone, and is `auto` not behind `off`?
 
-First every prompt is answered alone, greedily and at temperature 0.8 with a seed, by a server without
-speculation that nobody else uses. Then there are two servers of the same model, one with `--speculate off`,
-one with `auto`; one of them is driven at a time, the other waits. At each level so many clients stream
-answers, half of them greedy, in slices of `--slice` seconds: off, auto, auto, off, … until each had
-`--seconds`. Both servers get the same requests in the same order. Tokens are counted that came within the
-slice; answers that are still running then are heard to their end, so that every text is compared whole. A
-process of its own asks for /health ten times a second.
+First every prompt is answered alone, greedily and at temperature 0.8 with a seed, by an otherwise idle server
+without speculation. Then there are two servers of the same model, one with `--speculate off`, one with
+`auto`; only one of them gets requests at a time. At each level that number of clients stream answers, half of
+them greedy, in slices of `--slice` seconds: off, auto, auto, off, … until each server had `--seconds`. Both
+servers get the same requests in the same order. Tokens received within the slice are counted; answers that
+are still running then are read to their end, so that every text is compared whole. A separate process
+requests /health ten times a second.
 
-Then half of `--leavers` clients go away at random places: what they had read must be how the answer alone
-begins, and afterwards no request and no token in the KV cache may be left over.
+Then half of `--leavers` clients disconnect at random positions: what they had read must be a prefix of the
+text of the request alone, and afterwards no request and no token in the KV cache may be left over.
 
-The deck of requests is dealt again when it is used up, so what `auto` learns of one answer can help with
-another later: `--limit` says of how many prompts it is made. Wanted are 1.15 × off with one client, and
-0.97 × at each level.
+The list of requests is repeated when it is used up, so `auto` can draft from earlier answers: `--limit` is
+the number of its prompts. Targets: 1.15 × off with one client, and 0.97 × at each level.
 
     python benchmarks/server_load.py --prompts FOLDER --seconds 60
 
@@ -116,7 +115,7 @@ Leave = Callable[[int], int | None]
 
 
 def stay(client: int) -> None:
-    """Nobody leaves."""
+    """No client disconnects."""
 
 
 async def drive(
@@ -158,7 +157,7 @@ async def answers_alone(server: Running, wanted: Sequence[Mapping[str, Any]]) ->
         for number, body in enumerate(wanted):
             answer = await stream_answer(client, body)
             if answer.error:
-                raise SystemExit(f"A request failed with nobody else there: {answer.error}")
+                raise SystemExit(f"A request failed without other requests: {answer.error}")
             deck.append(Ask(body, answer.text))
             progress(number + 1, len(wanted), "alone")
     return deck

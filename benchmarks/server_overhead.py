@@ -1,12 +1,12 @@
 """What does the server cost one client, against `foredraft run`?
 
-Physics: both run the same engine over the same prompts; between its tokens and the client's eyes the server
-puts a thread, an event loop, JSON and a socket, and the client shares the processor with it. For each
+Physics: both run the same engine over the same prompts; between the engine's tokens and the client the server
+has a thread, an event loop, JSON and a socket, and the client shares the processor with it. For each
 prompt, with speculation off and with `auto`, the engine answers in this process the way `foredraft run`
 does it, and `foredraft serve` streams the same answer to one client, in turns, `--repeat` times. Each keeps
-its best rate: tokens after the first over the time from the first piece of text to the last, by the clock
-of whoever reads. The overhead is 1 − the geometric mean of (rate through the server ÷ rate of the engine);
-at most 5 % is wanted.
+its best rate: tokens after the first over the time from the first piece of text to the last, by the reader's
+clock. The overhead is 1 − the geometric mean of (rate through the server ÷ rate of the engine); the target is
+at most 5 %.
 
     python benchmarks/server_overhead.py --limit 16
 

@@ -115,7 +115,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="what all compute in")
     made.add_argument("--gpu", action="store_true", help="all on CUDA's first device, not on the processor")
     made.add_argument("--repeat", type=int, default=3, help="passes: the best counts, and the median is told")
-    made.add_argument("--every", type=int, default=3, help="the draft model keeps one layer in so many")
+    made.add_argument("--every", type=int, default=3, help="the draft model keeps one layer in EVERY")
     made.add_argument("--context", type=int, default=4096, help="Foredraft's context, in tokens")
     made.add_argument("--weights", type=Path, help="folder that keeps the converted weights for the next run")
     add_results(made)

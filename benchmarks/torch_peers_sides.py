@@ -51,7 +51,7 @@ class Clock:
 class TransformersAnswer:
     """An answer of transformers, which cannot pause by itself: on a stack of its own, left after a token when
     a turn is over. On a thread of its own it would have OpenMP threads of its own, and with more of them than
-    processors OpenMP lets all sleep between two products: everybody took 1.5 times as long.
+    processors OpenMP lets all sleep between two products: every side took 1.5 times as long.
 
     Not to be begun outside of `torch.inference_mode`: what is paused would leave it or enter it for others.
     """
@@ -179,7 +179,7 @@ def weights_folder(model: Path, folder: Path) -> Path:
 
 
 def pruned_folder(weights: Path, folder: Path, every: int) -> Path:
-    """Every so many-th layer of the model, as a folder."""
+    """The model with one layer in `every`, as a folder."""
     if not (folder / "config.json").exists():
         subprocess.run(
             [sys.executable, str(PRUNE), str(weights), str(folder), "--every", str(every)], check=True

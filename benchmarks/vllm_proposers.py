@@ -287,7 +287,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, help="recorded answers; those that ship if absent")
     parser.add_argument("--curve", default="gpu", help="what a forward of n rows takes")
     parser.add_argument("--longest", type=int, default=16, help="num_speculative_tokens")
-    parser.add_argument("--batch", type=int, default=0, help="measure calls of so many rows instead")
+    parser.add_argument("--batch", type=int, default=0, help="measure calls with BATCH rows instead")
     args = parser.parse_args()
     traces = read_traces(args.traces) if args.traces else shipped_traces()
     (curve,) = find_curves(args.curve)

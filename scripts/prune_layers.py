@@ -95,7 +95,7 @@ def main() -> None:
     )
     arguments.add_argument("source", type=Path, help="a folder with config.json and *.safetensors")
     arguments.add_argument("target", type=Path, help="a folder that is empty or does not exist yet")
-    arguments.add_argument("--every", type=int, default=3, help="keep one layer in so many")
+    arguments.add_argument("--every", type=int, default=3, help="keep one layer in EVERY")
     args = arguments.parse_args()
     kept = prune(args.source, args.target, args.every)
     print(f"{args.target}: layers {', '.join(map(str, kept))}", file=sys.stderr)

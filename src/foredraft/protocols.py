@@ -362,7 +362,7 @@ class Drafter(Protocol):
     it after the others, where what they found leaves something to gain. `reads` is the most tokens of a text
     that it reads before a draft, if not all; then rows of a prompt that are further back do not come. With
     `reads = 1` only the last row comes, and only before a draft; so it is with a drafter that was not asked
-    for a draft of the request in many rounds. Rows that nobody reads need not be copied. `parameters` says
+    for a draft of the request in many rounds. Rows that are not read need not be copied. `parameters` says
     how many its network has, and `at_once = True` that it drafts all tokens at once, at one price.
     """
 
@@ -380,7 +380,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, request: RequestView, outcome: Outcome) -> None:
-        """The history changed (`request.tokens` already shows it), whoever drafted, or text was removed.
+        """The history changed (`request.tokens` already shows it), by any drafter, or text was removed.
 
         Called before the next `draft` or `stop`; several rounds may come together, as one outcome without a
         draft.

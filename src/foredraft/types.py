@@ -235,7 +235,7 @@ class DraftLimit:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request's history changed. Drafters observe every change, whoever drafted.
+    """How one request's history changed. Drafters observe every change, also by other drafters' tokens.
 
     The history is now `old[:kept] + tokens`; a `kept` under the old length: text was removed. `draft` is what
     was verified (or None), of which the first `accepted` tokens along the accepted path were right.
@@ -374,7 +374,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # end of sequence, a stop token or a stop string
     LENGTH = "length"  # max_tokens, or the context is full
     REPETITION = "repetition"  # the answer repeated itself without end (`SamplingParams.stop_repetition`)
-    STOPPED = "stopped"  # somebody else ended it; the text until then is the answer
+    STOPPED = "stopped"  # ended from outside; the text until then is the answer
     ABORT = "abort"  # the caller cancelled it
     ERROR = "error"  # this request failed; the engine goes on
 

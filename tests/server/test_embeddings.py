@@ -277,8 +277,8 @@ def test_a_document_that_is_too_long(url: str) -> None:
         ),
         ("/v1/embeddings", "chat", {"input": "go"}, 'embeddings = "last"'),
         ("/v1/embeddings", "rank", {"input": "go"}, "/v1/rerank"),
-        ("/v1/rerank", "bert", {"query": "go", "documents": ["go"]}, "no reranker"),
-        ("/v1/rerank", "chat", {"query": "go", "documents": ["go"]}, "no reranker"),
+        ("/v1/rerank", "bert", {"query": "go", "documents": ["go"]}, "not a reranker"),
+        ("/v1/rerank", "chat", {"query": "go", "documents": ["go"]}, "not a reranker"),
     ],
 )
 def test_a_model_of_another_kind(url: str, path: str, model: str, body: Any, said: str) -> None:

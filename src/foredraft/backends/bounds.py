@@ -40,7 +40,7 @@ def check_batch(
 
 
 def rows_of(chosen: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The rows that the `chosen` of several have, which have so many rows each, one after the other."""
+    """The row numbers of the `chosen` items, if each item has its number of rows, one after the other."""
     ends = [0, *accumulate(counts)]
     return [row for i in chosen for row in range(ends[i], ends[i + 1])]
 

@@ -98,7 +98,7 @@ def _flushed(code: int) -> int:
             _discard(stream)
             if stream is sys.stdout and code == 0:
                 code = 1
-                if not isinstance(error, BrokenPipeError):  # there is nobody to report to
+                if not isinstance(error, BrokenPipeError):  # whose reader is gone
                     _complain(*_unexpected(error))
     return code
 
@@ -138,7 +138,7 @@ def run_command(arguments: list[str]) -> int:
         _complain(error.message, error.hint)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output has exited (`foredraft run … | head`): there is nobody to report to.
+        # The reader of our output has exited (`foredraft run … | head`): that is no error to report.
         _discard(sys.stdout)
         return 1
     except Exception as error:

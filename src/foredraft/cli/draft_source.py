@@ -107,7 +107,7 @@ def take_source(options: dict[str, Any]) -> Source:
 
 
 def _pieces(path: Path, count: int) -> Iterator[str]:
-    """As much of a text as so many pieces can need: a token has 16 letters at most on average."""
+    """As much of a text as `count` pieces can need: a token has 16 letters at most on average."""
     if not path.exists():
         raise ConfigError(f"There is no file {path}.")
     if not path.is_file():

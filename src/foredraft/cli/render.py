@@ -17,7 +17,7 @@ from foredraft.types import TARGET, Completion, FinishReason, SpeculationStats
 PALETTE = ("green", "cyan", "magenta", "yellow", "blue", "bright_red")
 
 THOUGHT = "thought"
-"""The origin of what a model thinks before it answers: it is shown dimmed, whoever drafted it."""
+"""The origin of reasoning before the answer: it is shown dimmed, also where it was drafted."""
 
 CLEARLY = 1.1
 """Speedups from this value on are shown as a factor, smaller ones in percent."""

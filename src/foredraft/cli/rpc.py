@@ -91,8 +91,8 @@ def server(*, host: str, port: int, threads: int, cache: bool, llama_library: Pa
     served = RPCServer(serving, lambda line: click.echo(line, err=True))
     if not host.startswith(_LOOPBACK):
         click.secho(
-            "Warning: RPC has no password and no encryption. Whoever reaches this port can take over this "
-            "process. Use it in a network of your own only, or over WireGuard or 'ssh -L'.",
+            "Warning: RPC has no password and no encryption. Anyone who can reach this port can take over "
+            "this process. Use it in a network of your own only, or over WireGuard or 'ssh -L'.",
             fg="yellow",
             err=True,
         )

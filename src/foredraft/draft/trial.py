@@ -118,7 +118,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much faster `auto` answered with the draft, over so many `answers`, and the standard error of
+    """How much faster `auto` answered with the draft, over the number of `answers`, and the standard error of
     that.
     """
 
@@ -182,7 +182,7 @@ class _Answer:
         return found
 
     def drafted(self, planner: Lengths, length: int) -> list[tuple[float, float]]:
-        """(milliseconds, those of drafting) of rounds whose drafts have so many tokens."""
+        """(milliseconds, those of drafting) of rounds with drafts of this length."""
         found: list[tuple[float, float]] = []
         planner.length = length
         for number in range(1 + ROUNDS):

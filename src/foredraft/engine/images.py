@@ -11,7 +11,7 @@ from foredraft.images import Image, ImageSpan, PreparedImage
 from foredraft.protocols import Vision
 from foredraft.types import Capabilities
 
-BLIND_HINT = "Use a model that sees. A GGUF file needs the file of its vision, too: mmproj-….gguf (--mmproj)."
+BLIND_HINT = "Use a vision model. A GGUF also needs its vision encoder, a file mmproj-….gguf (--mmproj)."
 """What to do where a model does not see."""
 
 

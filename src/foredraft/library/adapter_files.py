@@ -44,7 +44,7 @@ def parse_adapter(text: str) -> tuple[Path, float]:
         scale = float("nan")
     if not abs(scale) <= LARGEST_SCALE:  # nor NaN
         raise ConfigError(
-            f"{quoted(number)} is no scale of an adapter.",
+            f"{quoted(number)} is not an adapter scale.",
             hint="Write FILE:SCALE with a sensible number, such as my-adapter.gguf:0.5, or FILE alone.",
         )
     return path, scale
@@ -112,7 +112,7 @@ def files_of(path: Path) -> list[Path]:
 def adapter_alone(path: Path) -> UnsupportedModelError:
     """The error for an adapter where a model is wanted."""
     return UnsupportedModelError(
-        f"{path.name} is a LoRA adapter, which changes the model that it was trained for, and no model.",
+        f"{path.name} is a LoRA adapter for a model, not a model.",
         hint=f"Name the model, and the adapter: foredraft run -m MODEL --lora {path}",
     )
 

@@ -19,7 +19,7 @@ def check_drafts(speculation: Speculation, folder: Path, others: OtherPrograms) 
     in those of other programs; ConfigError for a name of several heads.
 
     The engine would report it and continue without, as when a draft model fails later; but a model that
-    somebody names is meant to be used.
+    the user names is meant to be used.
     """
     for stage in speculation.stages:
         if stage.name not in DRAFTING or not (named := stage.options.get("model")):

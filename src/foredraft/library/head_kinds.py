@@ -33,7 +33,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 def no_model(path: Path) -> UnsupportedModelError:
     """The error for a head where a model is wanted."""
     return UnsupportedModelError(
-        f"{path.name} is a head, which drafts for the model that it was trained for, and no model.",
+        f"{path.name} is a head, which drafts for a model, and not a model itself.",
         hint="Name the model, and its head: foredraft run -m MODEL --speculate "
         f"'auto;heads:model={path}'\nWhether it helps there: foredraft draft score MODEL {path}",
     )

@@ -112,15 +112,15 @@ def only_embeds(name: str, kind: ModelKind) -> UnsupportedModelError:
 def no_embedder(name: str) -> UnsupportedModelError:
     """The error for a model that generates where an embedding model is wanted."""
     return UnsupportedModelError(
-        f"{name} is a model that generates text, and not made for embeddings.",
+        f"{name} generates text and is not an embedding model.",
         hint="Use an embedding model. Or name the same file once more in the settings, as another model with "
         'embeddings = "last": this one goes on generating.',
     )
 
 
 def no_reranker(name: str) -> UnsupportedModelError:
-    """The error for a model that is no reranker where one is wanted."""
+    """The error for a model that is not a reranker where one is needed."""
     return UnsupportedModelError(
-        f"{name} is no reranker: it has no score for a query and a document.",
+        f"{name} is not a reranker: it has no score for a query and a document.",
         hint="Use a model made for it, such as bge-reranker-v2-m3.",
     )

@@ -364,7 +364,7 @@ class DraftModels:
         return cost
 
     def stop(self, request: RequestView, left: float) -> None:
-        """The request is over, and left so many of the plain rounds that it won or might have lost."""
+        """The request is over, and left this number of the plain rounds that it won or might have lost."""
         self.saved = min(self.saved + SAVED * left, MAX_SAVED)
         self._answers.append(len(request.tokens) - request.prompt_length)
         for drafter in self._drafters.values():

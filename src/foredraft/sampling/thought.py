@@ -2,7 +2,7 @@
 
 All of it is a function of the committed tokens, so it is the same with drafts and without. A budget ends a
 thought after a number of its tokens, or up to three later where a character is not whole: the tokens of the
-template's own ending then come, whoever drafted. A constraint applies behind the thought.
+template's own ending then follow, drafted or not. A constraint applies after the reasoning.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Following:
         """Raises ConfigError if the deployment has keys and the file has none."""
         if self._first.keys and not found.keys:
             raise ConfigError(
-                f"{self._path} no longer has any keys: without keys everyone could use this server.",
+                f"{self._path} no longer has any keys: without keys anyone could use this server.",
                 hint="The old keys stay valid. To remove all keys, deploy again.",
             )
 

@@ -29,14 +29,14 @@ MOST = 256
 
 
 class RoutingTable:
-    """Knows which replica was last sent which beginning, and chooses by it. Replicas are known by name, and
-    each has so many `sequences`. The beginnings that were unused for longest are forgotten when there are
-    more than `most`.
+    """Chooses the replica to which the longest beginning of a prompt was last sent. Replicas are known by
+    name, and each has `sequences` sequences. Of more than `most` beginnings, the least recently used are
+    dropped.
 
     A replica is not chosen for what it holds if it has `SLACK` more requests than the least busy one, or is
     full while another is not. What no such replica holds goes to the least busy one, and of several to the
-    one with the highest hash of both (rendezvous hashing, Thaler and Ravishankar 1998): where little runs,
-    tables that do not talk to each other then agree where chats with the same system prompt go.
+    one with the highest hash of both (rendezvous hashing, Thaler and Ravishankar 1998): with little load,
+    independent tables then send chats with the same system prompt to the same replica.
     """
 
     def __init__(self, *, sequences: int, most: int = MOST_KNOWN) -> None:

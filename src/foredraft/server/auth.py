@@ -40,7 +40,7 @@ def _digest(key: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Sender of a request. `scope` separates what is learned from texts; limits as in `KeySettings`.
-    `key_hash`: of the key; a key that is made anew under the name of another is somebody else.
+    `key_hash`: of the key; a new key under the name of an old one is a different caller.
     """
 
     name: str

@@ -5,7 +5,7 @@ not stop while a client is slow to read an answer. None of this needs an API key
 
 With pipelined requests (sent before the previous answer) it loses track of the running one, which continues
 for a client that has left, and a stopping server still starts the waiting ones. It also accepts any number of
-them: four clients that only sent requests delayed everybody else by 39 seconds.
+them: four clients that only sent requests delayed all others by 39 seconds.
 
 It also drops the body of a request that offers another protocol, as Java's HttpClient does with every first
 request (`Upgrade: h2c`). The offer may be ignored (RFC 9110, 7.8), and is ignored here.

@@ -8,7 +8,7 @@ from time import perf_counter
 from foredraft.types import Event, TokenEvent
 
 FRAME_S = 1 / 20
-"""Maximum seconds that a token is held for later ones, if rounds take as long as the last one. Nobody reads
+"""Maximum seconds that a token is held for later ones, if rounds take as long as the last one. People read no
 faster, and each hand-over wakes the event loop, writes to a socket and wakes a client: 0.7 to 1 ms of
 processor time, on two cores whose forwards take 6 ms.
 """

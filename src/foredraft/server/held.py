@@ -48,7 +48,7 @@ class Held:
     threads: ThreadPoolExecutor
     holders: int = 0
     draining: bool = False
-    """Whether no request is taken until it is loaded again for its settings: somebody waits for an adapter
+    """Whether no request is taken until it is loaded again for its settings: a request waits for an adapter
     that only they have.
     """
     last_used: float = field(default_factory=time.monotonic)

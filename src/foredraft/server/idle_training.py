@@ -1,4 +1,4 @@
-"""Training a head for the server's model while nobody asks for anything: the setting `idle_training`.
+"""Training a head for the server's model while there are no requests: the setting `idle_training`.
 
 It is the command `foredraft draft make` in a child process of the lowest priority, which is ended when a
 request comes and started again after a pause; it goes on from where it was. It reads the model's file, and

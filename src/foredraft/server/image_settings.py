@@ -48,7 +48,7 @@ class ImageSettings:
         return min(self.max_request_pixels, self.max_total_pixels)
 
     def most(self, images: int) -> int:
-        """The most pixels that so many images of a request can have."""
+        """The most pixels that this number of images in a request can have."""
         return min(images * self.max_pixels, self.together)
 
     @property

@@ -157,7 +157,7 @@ def picture(url: object, settings: ImageSettings, limits: PictureLimits, what: s
         raise RequestError(f"{what} is at {shown(url)}, which is no address of an image.", hint=_DATA_HINT)
     raise RequestError(
         f"{what} is at an address that this server does not fetch: {shown(url)}.",
-        hint=f"{_DATA_HINT} Who runs the server can allow it: remote = true under [images].",
+        hint=f"{_DATA_HINT} The administrator can allow it: remote = true under [images].",
     )
 
 
@@ -167,7 +167,7 @@ def _allowed_file(url: str, folders: Sequence[Path], what: str) -> Path:
     """
     refused = RequestError(
         f"{what} names a file that this server does not read.",
-        hint=f"{_DATA_HINT} Who runs the server can allow a folder: folders under [images].",
+        hint=f"{_DATA_HINT} The administrator can allow a folder: folders under [images].",
     )
     try:
         parts = urlsplit(url)

@@ -23,8 +23,8 @@ class PixelRoom:
 
     @asynccontextmanager
     async def share(self, pixels: int, most_waiting: int) -> AsyncIterator[Share]:
-        """Room for so many pixels, once there is some; no more than the whole. It is given back at the end. 0
-        waits for nobody.
+        """Wait for room for a number of pixels, at most all of it, and give it back at the end. 0 does not
+        wait.
 
         Raises QueueFullError if `most_waiting` others wait already.
         """
@@ -64,7 +64,7 @@ class PixelRoom:
         return not self._taken or self._taken + pixels <= self.most
 
     def give(self, pixels: int) -> None:
-        """So many are free again."""
+        """Give back a number of pixels."""
         self._taken -= pixels
         self._admit()
 
@@ -84,7 +84,7 @@ class Share:
         self._pixels = pixels
 
     def shrink(self, pixels: int) -> None:
-        """Give back what exceeds so many."""
+        """Keep at most this number of pixels, and give back the rest."""
         given = max(self._pixels - pixels, 0)
         self._pixels -= given
         self._room.give(given)

@@ -333,7 +333,7 @@ class ModelPool:
         return served.draining or (adapter is not None and adapter not in served.settings.adapters)
 
     def _renewable(self, name: str, asked: str | None) -> bool:
-        """Whether a loaded model has to be loaded again to answer for a name, and nobody uses it."""
+        """Whether a loaded model has to be loaded again to answer for a name, and is idle."""
         served = self._loaded[name]
         return not served.holders and self._behind(served, asked)
 
@@ -492,7 +492,7 @@ class ModelPool:
     def use(self, settings: ServerSettings) -> None:
         """Apply new settings from the next request on. A model that has to be loaded again for them is, by
         the next `sweep` that finds it idle, and answers with its old settings until then; but for an adapter
-        that it does not have. Once somebody asked for one it takes no requests until it was loaded again.
+        that it does not have. Once a request asked for one it takes no requests until it was loaded again.
         """
         for name in self._failed.keys() & self.settings.models.keys():
             if settings.models.get(name) != self.settings.models[name]:

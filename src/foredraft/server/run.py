@@ -241,7 +241,7 @@ def _vision_files(mmproj: str | Path | None, path: Path) -> list[Path]:
 
 
 def check_free(host: str, port: int) -> None:
-    """Raises CapacityError if nobody can listen there."""
+    """Raises CapacityError if the address cannot be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

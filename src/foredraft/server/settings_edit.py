@@ -2,7 +2,7 @@
 
 The file is read, changed, checked as the server would read it, and written atomically: in one function,
 `edit_file`, which keeps other processes' edits out meanwhile. Who has read the file before says which version
-that was, and a change by somebody else is not lost.
+that was, and a change made elsewhere is not lost.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def edit_file(
 
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
-    """The file itself, if the path is a link to it, while nobody else edits it. Raises ConfigError."""
+    """The file itself, if the path is a link to it, locked against other edits. Raises ConfigError."""
     with ExitStack() as held:
         try:
             real = path.resolve()

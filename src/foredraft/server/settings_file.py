@@ -340,15 +340,15 @@ class SettingsWatcher:
         """
         if new == ServerSettings() and self.current != new:
             raise SettingsConflictError(
-                f"{self._path} is empty or gone: somebody else may be saving it. Nothing was saved.",
+                f"{self._path} is empty or gone: another program may be saving it. Nothing was saved.",
                 hint="Try again in some seconds. If the file is gone, put it back or restart the server.",
             )
 
     def check_still_closed(self, new: ServerSettings) -> None:
-        """Raises ConfigError if no key is left: a truncated file must not open the server to everyone."""
+        """Raises ConfigError if no key is left: a truncated file must not open the server."""
         if self.current.keys and not new.keys:
             raise ConfigError(
-                f"{self._path} no longer has any keys: without keys everyone could use this server.",
+                f"{self._path} no longer has any keys: without keys anyone could use this server.",
                 hint="The old keys stay valid. To remove all keys, restart the server.",
             )
 

@@ -1,5 +1,5 @@
-"""Renders chat templates as transformers does. Imported in child processes only: a template is a program by
-whoever made the model file.
+"""Renders chat templates as transformers does. Imported in child processes only: a template is a program
+from the model file.
 
 The environment is transformers': a sandbox without methods that modify values, blocks that leave no blank
 lines, loop controls, `generation` blocks, `raise_exception`, `strftime_now`, and a `tojson` without HTML

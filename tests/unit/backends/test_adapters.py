@@ -363,7 +363,7 @@ def test_a_scale_that_overflows_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("scale", ["x", "nan", "inf", "", "1e39", "-1e7"])
 def test_a_scale_is_a_number(scale: str, folder: Path) -> None:
-    with pytest.raises(ConfigError, match="no scale of an adapter"):
+    with pytest.raises(ConfigError, match="not an adapter scale"):
         adapters_of({"it": f"{folder / 'one.gguf'}:{scale}"})
 
 

@@ -281,7 +281,7 @@ def test_an_embedding_model_does_not_generate(tmp_path: Path, options: ModelOpti
 def test_a_model_that_generates_embeds_if_it_is_to(tmp_path: Path, loads: Loads) -> None:
     model = factory.qwen3()
     path = factory.qwen3_gguf(tmp_path / "qwen3.gguf", model, None)
-    with pytest.raises(UnsupportedModelError, match="generates text, and not made for embeddings"):
+    with pytest.raises(UnsupportedModelError, match="generates text and is not an embedding model"):
         loads(path)
     for pooling in ("last", "mean"):
         embedder = loads(path, pooling)

@@ -38,7 +38,7 @@ def test_a_head_is_not_loaded_as_a_model(tmp_path: Path) -> None:
     file = gguf_heads.tiny_eagle3(tmp_path / "a.gguf")
     folder = torch_heads.write_specforge(tmp_path / "b", torch_heads.eagle3_tensors())
     for backend, path in ((llamacpp.BACKEND, file), (torch_backend.BACKEND, folder)):
-        with pytest.raises(UnsupportedModelError, match=f"{path.name} is a head, .* and no model") as caught:
+        with pytest.raises(UnsupportedModelError, match=f"{path.name} is a head, .* not a model") as caught:
             backend.load(path, ModelOptions(threads=1, gpu_layers=0))
         assert "heads:model=" in (caught.value.hint or "")
 

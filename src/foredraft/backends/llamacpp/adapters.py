@@ -175,7 +175,7 @@ def set_adapters(context: Any, parts: Sequence[tuple[Any, float]]) -> None:
 
 
 def tiny_context(model: Any, *, rows: int = 1, watch: Any = None) -> Any:
-    """The smallest context, for forwards of so many `rows`; null without memory. `watch`: called for each
+    """The smallest context, for forwards of `rows` rows; null without memory. `watch`: called for each
     node of a forward (`cb_eval`).
     """
     params = lib.llama_context_default_params()

@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class LlamaCppEmbedder:
-    """An Embedder. `create` makes a context with room for a text of so many tokens in one forward; `template`
+    """An Embedder. `create` makes a context with room for a text of `room` tokens in one forward; `template`
     is the text around a pair, with `{query}` and `{document}`, of models that have one.
     """
 
@@ -137,7 +137,7 @@ class LlamaCppEmbedder:
         return bool(at_the_end and causal and lib.llama_get_memory(self._context))
 
     def _make_room(self, tokens: int) -> None:
-        """See to a context for a text of so many tokens. Raises CapacityError, BackendError."""
+        """Have a context for a text of this number of tokens. Raises CapacityError, BackendError."""
         if tokens <= self._room:
             return
         if self._weights is None:

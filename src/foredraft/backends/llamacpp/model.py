@@ -427,8 +427,8 @@ class LlamaCppModel(ContextSequences):
         return head
 
     def unwatched(self, sequences: int) -> Model:
-        """A model on the same weights that keeps no hidden states, with so many sequences. It can be closed
-        before this one and after it. Raises CapacityError, BackendError.
+        """A model on the same weights that keeps no hidden states, for `sequences` sequences. It can be
+        closed before this one and after it. Raises CapacityError, BackendError.
         """
         self._still_open(self._weights)
         return self._again(sequences)

@@ -5,7 +5,7 @@ a server and all its models' requests. So a file that was not loaded before is f
 (`trial_run`), which computes a few rows. The weights are mapped there and not packed: the file is only read
 from the disk once, because it stays in the system's page cache. The result is stored for the file (its size,
 time and header), so that the cost is paid once. Possible temporary faults of the machine are not stored for a
-model, which somebody asked for; for a head, which is tried whenever its model is loaded, for a day.
+model, which was asked for; for a head, which is tried whenever its model is loaded, for a day.
 
 Heads that are known when their model is loaded are tried with it, in one child, and else in one of their own.
 

@@ -62,7 +62,7 @@ class OwnCaches:
         return self.held[seq]
 
     def extend(self, seq: int, rows: int) -> None:
-        """A forward is over that computed so many rows of the sequence."""
+        """A forward is over that computed `rows` rows of the sequence."""
         self.lengths[seq] += rows
 
     def truncate(self, seq: int, length: int) -> None:

@@ -73,7 +73,7 @@ def _whole_layers(text: Any) -> int:
 
 
 def _cell_bytes(text: Any, dtype: Any, layers: int) -> int:
-    """What a token's keys and values take in so many layers, as if each saw the whole text."""
+    """Memory of a token's keys and values in this number of layers, as if each saw the whole text."""
     heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_attention_heads", None) or 1
     size = getattr(text, "head_dim", None)
     size = size or getattr(text, "hidden_size", 0) // max(getattr(text, "num_attention_heads", 1), 1)

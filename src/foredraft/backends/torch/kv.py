@@ -95,7 +95,7 @@ class KVCache:
         return int(cells * (key_size + value_size) * self._dtype.itemsize)
 
     def extend(self, seq: int, rows: int) -> None:
-        """A forward is over that computed so many rows of the sequence."""
+        """A forward is over that computed `rows` rows of the sequence."""
         self.lengths[seq] += rows
 
     def truncate(self, seq: int, length: int) -> None:

@@ -100,8 +100,8 @@ class _Evenly(TorchFunctionMode):  # type: ignore[misc]
 
 def evenly(forward: Callable[..., Any]) -> Callable[..., Any]:
     """A layer's forward over rows of shape (…, size), with every number computed like the others. Whether
-    this is needed is determined in the first call; if not, it costs nothing from then on, except for so many
-    rows that they are divided between threads.
+    this is needed is determined in the first call; if not, it costs nothing from then on, unless there are
+    enough rows to be divided between threads.
     """
     mode = _Evenly()
     seen = False

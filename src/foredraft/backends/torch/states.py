@@ -103,7 +103,7 @@ class States:
     # --- what a sequence holds -------------------------------------------------------------------------
 
     def keep(self, weights: int) -> None:
-        """Decide how many states to keep, for weights of so many bytes. The first sequence holds one."""
+        """Decide how many states to keep, for weights of this size in bytes. The first sequence holds one."""
         self._forms = [_Form(state.shape, state.dtype, state.device) for state in self._newest(0)]
         self.kept = max(1, min(MOST, int(SHARE * weights / (self._size * len(self.lengths)))))
 

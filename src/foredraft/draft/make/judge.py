@@ -35,7 +35,7 @@ COMPARED = 3
 
 
 class Judgement(NamedTuple):
-    """A head's score, at so many `places` in so many `answers`."""
+    """A head's score, over `places` positions in `answers` answers."""
 
     result: Result
     places: int

@@ -16,10 +16,10 @@ from typing import TypeAlias
 Prompt: TypeAlias = tuple[int, ...]
 
 FINAL_OF = 12
-"""One prompt in so many is kept for the last figure."""
+"""One prompt in this number is held out for the last figure."""
 
 CHOOSING_OF = 24
-"""One of the others in so many says when the head is best."""
+"""One of the others in this number is held out to choose the best head."""
 
 
 class Part(IntEnum):

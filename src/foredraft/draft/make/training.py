@@ -84,7 +84,7 @@ class Acceptance:
 
     @property
     def length(self) -> float:
-        """Tokens right of a draft of so many."""
+        """Accepted tokens of a draft of this length."""
         return sum(self.joint)
 
 

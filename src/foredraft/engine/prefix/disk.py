@@ -246,7 +246,7 @@ class PrefixStore:
     """The prefixes in `folder` that a model with this `key` can use, found by their text.
 
     Only prefixes that share `min_tokens` with a text are found. `reaches` says whether a stored prefix of so
-    many tokens can be cut to so many (`Capabilities.copy_reaches`). `max_bytes` bounds the files of all
+    many tokens can be cut to a shorter one (`Capabilities.copy_reaches`). `max_bytes` bounds the files of all
     models together. What another process adds is seen at the next start. `clock` gives seconds.
     """
 

@@ -6,7 +6,7 @@ permission by CORS; origins with that permission (`cors_origins`) may use the mo
 A page can also make its own domain resolve to this server's address (DNS rebinding); for the browser both are
 then the same origin. Where a key is needed the page has none. Without keys the server answers other names
 and other machines only with `--allow-public`. Who comes by a name is not the admin then: an address by number
-cannot be taken over. Nor is who comes from another machine: `--allow-public` lets everybody use the models,
+cannot be taken over. Nor is a client on another machine: `--allow-public` lets all clients use the models,
 not lock out the owner.
 """
 

@@ -44,7 +44,7 @@ class BenchmarkStore:
         return sorted(map(_ended, found), key=lambda report: report.at, reverse=True)
 
     def save(self, latest: Callable[[], Benchmark | None]) -> None:
-        """Write a report as it is now, if there is one: whoever writes last writes its last state."""
+        """Write a report as it is now, if there is one: the last write has its last state."""
         if self._folder is None:
             return
         try:

@@ -47,7 +47,7 @@ class HubSearches:
             raise HubError(error.message, hint=error.hint) from error
 
     def _begin(self, search: Callable[[], Sequence[FoundModel]]) -> asyncio.Future[Sequence[FoundModel]]:
-        """Search on a thread, which keeps its place until it ends, also after nobody waits for it."""
+        """Search on a thread, which keeps its place until it ends, even if its request has ended."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Sequence[FoundModel]] = loop.create_future()
 

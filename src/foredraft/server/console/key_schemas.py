@@ -53,7 +53,7 @@ class KeyLimits(Change):
 
 
 class MadeKey(Reply):
-    """A new key, shown this once. `admin_key`: made beside the first key, without which nobody could change
+    """A new key, shown this once. `admin_key`: made with the first key; without it no client could change
     anything any more.
     """
 

@@ -103,7 +103,7 @@ class KeyEditor:
             _check_known(state, name)
             if len(state.own.keys) == 1:
                 raise LastKeyError(
-                    "This is the last key: without one everybody who reaches the server could use it.",
+                    "This is the last key: without one anyone who can reach the server could use it.",
                     hint="Make another one first, or stop the server and run "
                     f"'foredraft keys remove {name}'.",
                 )

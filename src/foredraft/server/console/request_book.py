@@ -172,8 +172,8 @@ class RequestBook:
         yield from reversed(self._refused)
 
     def stop(self, request_id: str, caller: Caller) -> bool:
-        """End the caller's running requests of this id, or the admin everybody's, with the texts that they
-        have. False: there are none.
+        """End the caller's running requests of this id (for the admin, any caller's); texts so far stay.
+        False: there are none.
         """
         found = [
             entry

@@ -18,7 +18,7 @@ from foredraft.server.taking import LiveSettings, take_settings
 Result = TypeVar("Result")
 
 TRIES = 5
-"""How often a change is made whose file somebody else changes at the same moment."""
+"""How often a change is tried again if the file changes at the same moment."""
 
 
 @dataclass(frozen=True, slots=True)

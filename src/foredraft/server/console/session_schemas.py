@@ -7,7 +7,7 @@ from foredraft.server.console.shapes import Reply
 
 class Session(Reply):
     """`caller`: the name of the key, or "local". `admin`: whether the caller may change things. `open`: the
-    server has no keys, so everybody who reaches it is the local caller. `admin_key`: there is an admin key.
+    server has no keys, so every client is the local caller. `admin_key`: there is an admin key.
     `settings_file`: where changes are saved, for the admin; it need not exist yet. `recording`: texts of
     requests are kept in memory for the admin. `started`: Unix time in seconds.
     """

@@ -12,7 +12,7 @@ from foredraft.server.embedding.served import ServedEmbedder
 
 Given = str | Sequence[int]
 
-_SPLIT = "Split it, or send truncate: true to leave out its end."
+_SPLIT = "Split it, or send truncate: true to cut its end."
 
 
 class Fitting:

@@ -20,7 +20,7 @@ SPARE = 2
 
 _CHILD = "foredraft.backends.llamacpp.rpc.child"
 _FAILURES = 3
-"""After so many processes that end before they served anybody, none will."""
+"""After this number of processes that ended before they served a client, the server gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
