@@ -137,7 +137,7 @@ def rpc_endpoints(names: Sequence[str]) -> tuple[str, ...]:
                 hint=f"Write host:port, several joined by commas: 192.168.0.2:{RPC_PORT},192.168.0.3",
                 setting="rpc",
             )
-        endpoint = f"{parts['host']}:{port}"
+        endpoint = f"{parts['host'].lower()}:{port}"
         if endpoint in found:
             raise ConfigError(f"The RPC host {endpoint} is named twice.", setting="rpc")
         found.append(endpoint)

@@ -18,8 +18,6 @@ from foredraft.cli.values import Whole
 from foredraft.config import MOST_THREADS, RPC_PORT
 from foredraft.errors import BackendError
 
-_LOOPBACK = ("127.", "localhost")
-
 
 @click.command("rpc-build")
 @click.option("--sdist", type=click.Path(path_type=Path), metavar="FILE", default=None,
@@ -78,8 +76,6 @@ def server(*, host: str, port: int, threads: int, cache: bool, llama_library: Pa
     binding.choose(llama_library)
     library(cache_dir())
     kept = cache_dir() / "rpc" if cache else None
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
     serving = Serving(
         host=host,
         port=port,
@@ -89,7 +85,7 @@ def server(*, host: str, port: int, threads: int, cache: bool, llama_library: Pa
         llama_library=binding.chosen(),
     )
     served = RPCServer(serving, lambda line: click.echo(line, err=True))
-    if not host.startswith(_LOOPBACK):
+    if not served.on_loopback:
         click.secho(
             "Warning: RPC has no password and no encryption. Anyone who can reach this port can take over "
             "this process. Use it in a network of your own only, or over WireGuard or 'ssh -L'.",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -22,14 +23,15 @@ Server = Callable[[socket.socket], None]
 
 
 @contextmanager
-def serving(serve: Server) -> Iterator[str]:
-    """The address of a server that treats one connection so."""
+def serving(serve: Server, times: int = 1) -> Iterator[str]:
+    """The address of a server that treats one connection so, or several, one after another."""
     with socket.create_server(("127.0.0.1", 0)) as listens:
 
         def run() -> None:
-            connection, _ = listens.accept()
-            with connection:
-                serve(connection)
+            for _ in range(times):
+                connection, _ = listens.accept()
+                with connection:
+                    serve(connection)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
@@ -70,6 +72,12 @@ def test_hosts_are_read() -> None:
 def test_what_is_no_host_is_refused(names: list[str]) -> None:
     with pytest.raises(ConfigError):
         rpc_endpoints(names)
+
+
+def test_names_of_hosts_are_the_same_in_any_case() -> None:
+    assert rpc_endpoints(["Far.example"]) == ("far.example:50052",)
+    with pytest.raises(ConfigError, match="named twice"):
+        rpc_endpoints(["far:1", "FAR:1"])
 
 
 def test_too_many_hosts_are_refused() -> None:
@@ -134,6 +142,55 @@ def test_a_host_that_says_nothing_is_not_waited_for_long(monkeypatch: pytest.Mon
         with pytest.raises(BackendError, match="does not answer within"):
             greet([address], VERSION)
         heard.set()
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_host_that_answers_ever_so_slowly_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch, framed: bool
+) -> None:
+    """Byte by byte; or only with signs of life, as one that computes."""
+    monkeypatch.setattr(hosts, "ANSWER_S", 0.5)
+
+    def drip(connection: socket.socket) -> None:
+        caps = b"foredraft\x01\x01"
+        whole = struct.pack("<Q", 28) + bytes((8, 0, 0, 0)) + caps.ljust(24, b"\0")
+        with suppress(OSError):
+            if framed:
+                connection.sendall(whole)
+                whole = bytes(4000)
+            for byte in whole:
+                connection.sendall(bytes((byte,)))
+                time.sleep(0.1)
+
+    with serving(drip) as address, pytest.raises(BackendError, match="does not answer within"):
+        greet([address], VERSION)
+
+
+def addresses(monkeypatch: pytest.MonkeyPatch, **known: list[str]) -> None:
+    """Names that have these addresses."""
+
+    def look(name: str, port: int, *_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        return [(*kind, (address, port)) for address in known.get(name, [name])]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look)
+
+
+def test_a_name_with_several_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is greeted is what is connected to."""
+    addresses(monkeypatch, far=["127.0.0.2", "127.0.0.1"])
+    with serving(greeting(8)) as address:
+        port = address.partition(":")[2]
+        [host] = greet([f"far:{port}"], VERSION)
+    assert (host.endpoint, host.address) == (f"far:{port}", address)
+
+
+def test_two_names_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses(monkeypatch, far=["127.0.0.1"])
+    with serving(greeting(8), times=2) as address:
+        other = f"far:{address.partition(':')[2]}"
+        with pytest.raises(BackendError, match=f"{address} and {other} are the same RPC host"):
+            greet([address, other], VERSION)
 
 
 def test_a_name_that_nobody_knows_is_said() -> None:

@@ -156,6 +156,17 @@ def test_the_server_ends_with_ctrl_c_and_its_processes_with_it(tmp_path: Path) -
             time.sleep(0.05)
 
 
+def test_the_server_ends_with_sigterm_while_it_computes(tiny: Path, tmp_path: Path) -> None:
+    with rpc_server(tmp_path) as (host, process), engine_on(tiny, tmp_path, host) as engine:
+        answer = engine.stream(PROMPT, max_tokens=200, temperature=0)
+        next(answer)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+        *_, last = answer
+        assert isinstance(last, FinishEvent)
+        assert f"The RPC host {host} was lost" in (last.error or "")
+
+
 def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -17,6 +17,9 @@ from foredraft.backends.llamacpp import binding, devices, kernels
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.rpc.library import library
 
+READY = b"ready\n"
+"""What the server is told before the address of a client."""
+
 
 def main() -> None:
     """Arguments: the numbers of the socket that listens and of the file that is told who connected, threads,
@@ -36,6 +39,7 @@ def main() -> None:
     os.dup2(silent, 1)  # llama.cpp tells about itself there
     own = kernels.in_use()
     panels = own.native.handle.foredraft_buffer_type() if own else None
+    os.write(tells, READY)
     native.serve(listens, tells, cache.encode() or None, threads, served, count, panels)
 
 

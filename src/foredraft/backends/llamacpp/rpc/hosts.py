@@ -33,11 +33,13 @@ _ROUND_TRIPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that answered. `memory`: (free, all) bytes of each device. `ours`: it is a `foredraft
-    rpc-server`; `on_processors`: one whose devices are all processors.
+    """A host that answered, by the name that the user gave it and its address, both with the port. `memory`:
+    (free, all) bytes of each device. `ours`: it is a `foredraft rpc-server`; `on_processors`: one whose
+    devices are all processors.
     """
 
     endpoint: str
+    address: str
     protocol: str
     round_trip_ms: float
     memory: tuple[tuple[int, int], ...]
@@ -55,10 +57,18 @@ class _NoAnswerError(Exception):
 
 def greet(endpoints: Sequence[str], version: tuple[int, int]) -> list[Host]:
     """The hosts, asked at the same time; `version`: of the protocol here. Raises BackendError for the first
-    that cannot be used.
+    that cannot be used, and for two names of one: its memory would count twice.
     """
     with ThreadPoolExecutor(max(len(endpoints), 1)) as pool:
-        return list(pool.map(lambda endpoint: _greet(endpoint, version), endpoints))
+        hosts = list(pool.map(lambda endpoint: _greet(endpoint, version), endpoints))
+    seen: dict[str, str] = {}
+    for host in hosts:
+        other = seen.setdefault(host.address, host.endpoint)
+        if other != host.endpoint:
+            raise BackendError(
+                f"{other} and {host.endpoint} are the same RPC host.", hint="Name it only once."
+            )
+    return hosts
 
 
 def _greet(endpoint: str, version: tuple[int, int]) -> Host:
@@ -71,7 +81,8 @@ def _greet(endpoint: str, version: tuple[int, int]) -> Host:
 def _asked(endpoint: str, version: tuple[int, int]) -> Host:
     name, _, port = endpoint.rpartition(":")
     with _connected(name, int(port)) as opened:
-        connection = _Connection(opened)
+        address, _ = opened.getpeername()
+        connection = _Connection(opened, perf_counter() + ANSWER_S)
         try:
             reply = connection.call(_HELLO, _MARK.ljust(_CAPS, b"\0"))
             _check(reply, version)
@@ -98,14 +109,16 @@ def _asked(endpoint: str, version: tuple[int, int]) -> Host:
         raise _NoAnswerError("has no devices", "Start it with at least one.")
     protocol = ".".join(map(str, reply[:3]))
     on_processors = ours and bool(reply[4 + len(_MARK)])
-    return Host(endpoint, protocol, min(took) * 1e3, tuple(memory), ours, on_processors)
+    return Host(endpoint, f"{address}:{port}", protocol, min(took) * 1e3, tuple(memory), ours, on_processors)
 
 
 class _Connection:
-    """Commands and replies. `framed`: what is read is divided into frames, each with its size before it."""
+    """Commands and replies, until a moment of `perf_counter`, after which there is a TimeoutError. `framed`:
+    what is read is divided into frames, each with its size before it.
+    """
 
-    def __init__(self, opened: socket.socket) -> None:
-        self._opened = opened
+    def __init__(self, opened: socket.socket, until: float) -> None:
+        self._opened, self._until = opened, until
         self.framed = False
         self._left = 0
 
@@ -132,6 +145,7 @@ class _Connection:
     def _received(self, size: int) -> bytes:
         found = b""
         while len(found) < size:
+            self._opened.settimeout(max(self._until - perf_counter(), 0.001))
             part = self._opened.recv(size - len(found))
             if not part:
                 raise EOFError
@@ -142,7 +156,7 @@ class _Connection:
 def _connected(name: str, port: int) -> socket.socket:
     start_it = f"Start it there: foredraft rpc-server --host {name} --port {port}"
     try:
-        connection = socket.create_connection((name, port), CONNECT_S)
+        connection = _connected_to_first(name, port)
     except TimeoutError:
         raise _NoAnswerError(
             f"does not answer within {CONNECT_S:.0f} s",
@@ -151,12 +165,31 @@ def _connected(name: str, port: int) -> socket.socket:
     except ConnectionRefusedError:
         raise _NoAnswerError("is down: it refuses the connection", start_it) from None
     except socket.gaierror:
-        raise _NoAnswerError("is not known by that name", "Name it by its address.") from None
+        raise _NoAnswerError("is not known by that name", "Name it by its IPv4 address.") from None
     except OSError as error:
         raise _NoAnswerError(f"cannot be reached: {error.strerror}", start_it) from None
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.settimeout(ANSWER_S)
     return connection
+
+
+def _connected_to_first(name: str, port: int) -> socket.socket:
+    """A connection to the first of a name's addresses that accepts one. IPv4 only, as `native/rpc` is. Raises
+    OSError.
+    """
+    found = socket.getaddrinfo(name, port, socket.AF_INET, socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(address for *_, address in found))
+    failed = OSError("it has no address")
+    for address in addresses:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        connection.settimeout(CONNECT_S / len(addresses))
+        try:
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            failed = error
+        else:
+            return connection
+    raise failed
 
 
 def _check(reply: bytes, version: tuple[int, int]) -> None:

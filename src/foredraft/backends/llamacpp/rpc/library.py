@@ -153,10 +153,10 @@ def connect(endpoints: Sequence[str], cache_dir: Path | None) -> Hosts:
         count = len(host.memory)
         found = (ctypes.c_void_p * count)()
         name = ctypes.create_string_buffer(_LONGEST_NAME)
-        if not native.connect(host.endpoint.encode(), host.ours, found, count, name, _LONGEST_NAME):
+        if not native.connect(host.address.encode(), host.ours, found, count, name, _LONGEST_NAME):
             raise _lost(host.endpoint, native.lost(name.value) or b"its devices have changed")
         devices += [
-            RemoteDevice(int(found[number] or 0), f"RPC{number}[{host.endpoint}]", name.value.decode(), host)
+            RemoteDevice(int(found[number] or 0), f"RPC{number}[{host.address}]", name.value.decode(), host)
             for number in range(count)
         ]
     return Hosts(devices, native.lost)

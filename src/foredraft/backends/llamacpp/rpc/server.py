@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from foredraft.backends.llamacpp.rpc.child import READY
 from foredraft.config import RPC_PORT
 from foredraft.errors import BackendError, ConfigError
 
@@ -20,7 +21,7 @@ SPARE = 2
 
 _CHILD = "foredraft.backends.llamacpp.rpc.child"
 _FAILURES = 3
-"""After this number of processes that ended before they served a client, the server gives up."""
+"""After this number of processes in a row that ended before they were ready, the server gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +44,17 @@ class RPCServer:
     """
 
     def __init__(self, serving: Serving, tell: Callable[[str], None]) -> None:
-        """Raises BackendError, ConfigError where the address cannot be listened on."""
+        """Raises BackendError, ConfigError where the address cannot be listened on, or the cache folder
+        cannot be made.
+        """
         self._serving, self._tell = serving, tell
+        if serving.cache is not None:
+            _clear(serving.cache)
         self._listens = _listening(serving.host, serving.port)
-        self.port = int(self._listens.getsockname()[1])
+        address, port = self._listens.getsockname()
+        self.port = int(port)
+        self.on_loopback = str(address).startswith("127.")
+        """Whether only programs of this machine can connect."""
         self._selector = selectors.DefaultSelector()
         self._children: dict[subprocess.Popen[bytes], str] = {}
         """The processes, each with its client's address; empty while it waits."""
@@ -85,10 +93,12 @@ class RPCServer:
         self._selector.register(reads, selectors.EVENT_READ, child)
 
     def _hear(self, child: subprocess.Popen[bytes], pipe: int) -> None:
-        """A process has a client, or ended."""
+        """A process is ready, has a client, or ended."""
         if said := os.read(pipe, 64):
-            self._children[child], self._failed = said.decode("ascii", "replace").strip(), 0
-            self._tell(f"{self._children[child]} is connected")
+            self._failed = 0
+            if client := said.decode("ascii", "replace").removeprefix(READY.decode()).strip():
+                self._children[child] = client
+                self._tell(f"{client} is connected")
             return
         self._selector.unregister(pipe)
         os.close(pipe)
@@ -105,6 +115,21 @@ class RPCServer:
             raise BackendError(
                 f"The processes that serve clients fail with code {code}.", hint="See what they said above."
             )
+
+
+def _clear(cache: Path) -> None:
+    """Make the folder, and remove what a process that was killed had not finished writing (`kept.h`). One
+    that writes now does without. Raises ConfigError.
+    """
+    try:
+        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for file in cache.glob(f"{'[0-9a-f]' * 16}.*"):
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Weights cannot be kept in {cache}: {error.strerror}.",
+            hint="Leave --cache out, or make room there.",
+        ) from None
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -1,7 +1,15 @@
 /* llama.cpp's RPC backend with connections of ours (transport.cpp), and what Foredraft calls of it.
 
-   ggml-rpc.cpp is included as it is: what its messages look like is known there only. */
+   ggml-rpc.cpp is included as it is: what its messages look like is known there only. Its files are ours (kept.h). */
+#include "ggml-backend-impl.h"
+#include "ggml-cpp.h"
+#include "ggml-impl.h"
+#include "ggml-rpc.h"
+#include "kept.h"
+#include "transport.h"
+#define std foredraft_std
 #include "ggml-rpc.cpp"
+#undef std
 #include "panels.h"
 #include "rpc.h"
 #include <map>
