@@ -188,6 +188,7 @@ def configuration(traces: TraceSet, longest: int, context: int, **options: str) 
         scheduler_config=SimpleNamespace(
             max_num_seqs=ROWS, max_num_batched_tokens=8192, async_scheduling=False
         ),
+        device_config=SimpleNamespace(device_type="cuda"),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1, tensor_parallel_size=1),
         additional_config={OPTIONS: options},
     )

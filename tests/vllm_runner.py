@@ -64,6 +64,13 @@ class Parallel:
 
 
 @dataclass
+class Device:
+    """vLLM's DeviceConfig."""
+
+    device_type: str = "cuda"
+
+
+@dataclass
 class Config:
     """vLLM's VllmConfig."""
 
@@ -71,6 +78,7 @@ class Config:
     model_config: Model = field(default_factory=Model)
     scheduler_config: Scheduler = field(default_factory=Scheduler)
     parallel_config: Parallel = field(default_factory=Parallel)
+    device_config: Device = field(default_factory=Device)
     additional_config: object = field(default_factory=dict)
 
 

@@ -17,7 +17,7 @@ import pytest
 from foredraft.drafters.suffix_store import describe
 from foredraft.errors import ConfigError, ForedraftError, SpeculationStringError
 from foredraft.scale.vllm import Hook, Proposer
-from vllm_runner import Config, Model, Parallel, Runner, Scheduler, Speculative, config
+from vllm_runner import Config, Device, Model, Parallel, Runner, Scheduler, Speculative, config
 
 VOCABULARY = 64
 
@@ -150,6 +150,19 @@ def test_the_statistics_come_into_vllms_log(caplog: pytest.LogCaptureFixture) ->
         proposer.close()
     assert caplog.text.count("acceptance_rate") == 1
     assert "suffix: drafts" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "speculate", "warned"),
+    [("cpu", "auto", True), ("cpu", "off", False), ("cuda", "auto", False)],
+)
+def test_it_says_what_vllm_gets_wrong_on_processors(
+    device: str, speculate: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = replace(config(speculate=speculate), device_config=Device(device))
+    with caplog.at_level(logging.WARNING, "vllm.foredraft"):
+        Proposer(settings)
+    assert ("every request has temperature 0" in caplog.text) == warned
 
 
 ENDS = """

@@ -103,6 +103,7 @@ def test_the_model_is_loaded_by_the_hooks_name() -> None:
         ("config/model.py", "ModelConfig"),
         ("config/scheduler.py", "SchedulerConfig"),
         ("config/parallel.py", "ParallelConfig"),
+        ("config/device.py", "DeviceConfig"),
         ("config/vllm.py", "VllmConfig"),
     ],
 )

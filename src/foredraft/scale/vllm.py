@@ -45,6 +45,14 @@ from foredraft.types import (
 REPORT_S = 60.0
 """Seconds between two lines of statistics in vLLM's log."""
 
+GREEDY_ONLY = (
+    "On processors vLLM verifies drafts with temperatures, top_k and top_p that it never wrote to memory: "
+    "texts are right only if every request has temperature 0. Turn speculation off for others."
+)
+"""vLLM 0.32 and 0.33, with any proposer: `_expand_kernel_impl` writes to a copy that it drops. All rows of a
+forward are concerned if one is sampled.
+"""
+
 logger = logging.getLogger("vllm.foredraft")
 """Below vLLM's own, so that it is shown as vLLM's messages are."""
 
@@ -106,6 +114,8 @@ class Proposer:
         self._reason: str | None = Undrafted.NOT_DECODED
         self._failed = ""
         self._reported, self._reported_rounds = clock(), 0
+        if setting.processor and setting.stages:
+            logger.warning(GREEDY_ONLY)
         if setting.store is not None:
             # vLLM never calls `close`, and `atexit` does nothing in a process that was forked.
             Finalize(None, self.close, exitpriority=1)

@@ -58,6 +58,12 @@ class ParallelConfig(Protocol):
     pipeline_parallel_size: int
 
 
+class DeviceConfig(Protocol):
+    """vLLM's `DeviceConfig`."""
+
+    device_type: str
+
+
 class VllmConfig(Protocol):
     """vLLM's `VllmConfig`."""
 
@@ -70,6 +76,8 @@ class VllmConfig(Protocol):
     @property
     def parallel_config(self) -> ParallelConfig: ...
     @property
+    def device_config(self) -> DeviceConfig: ...
+    @property
     def additional_config(self) -> object: ...
 
 
@@ -77,7 +85,8 @@ class VllmConfig(Protocol):
 class Setting:
     """What a proposer works with. `longest`: the most tokens of a draft. `vocabulary`: ids below are tokens.
     `context`: the most tokens of a request. `forward`: the most rows of a forward. `requests`: the most of
-    one. `store`: the folder of past outputs, None to keep none.
+    one. `store`: the folder of past outputs, None to keep none. `processor`: whether the model runs on
+    processors.
     """
 
     speculation: Speculation
@@ -89,6 +98,7 @@ class Setting:
     model: str
     end_tokens: frozenset[int]
     store: Path | None = None
+    processor: bool = False
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -151,6 +161,7 @@ def read(config: VllmConfig) -> Setting:
         model=model.model,
         end_tokens=_end_tokens(model.hf_config),
         store=store,
+        processor=config.device_config.device_type == "cpu",
     )
 
 
