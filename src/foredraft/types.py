@@ -521,12 +521,14 @@ class Reason(StrEnum):
     """Why nothing was drafted for a request in a round."""
 
     MEASURING = "the cost of plain decoding is measured"
-    BACK_OFF = "no draft was attempted: recent attempts found nothing, or what it may lose covers none yet"
-    NO_ROOM = "no draft has room here: the answer is about to end, or the forward is full"
+    BACK_OFF = (
+        "no draft was attempted: recent attempts found nothing, or the request's budget covers none yet"
+    )
+    NO_ROOM = "no room for a draft: the answer is about to end, or the forward is full"
     SWITCHED_OFF = "switched off for this request"
     NOTHING_FOUND = "no drafter found anything to propose"
     NOT_WORTH = "no draft is expected to pay for its verification"
-    TOO_RISKY = "the draft would risk more than this request may lose"
+    TOO_RISKY = "the draft would cost more than the request's budget"
     SHARED = "the draft does not pay in a forward shared with other requests"
     NO_CELLS = "the KV cache had no room for the draft"
     FAILED = "the request ended with an error"

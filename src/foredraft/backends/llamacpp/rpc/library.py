@@ -75,8 +75,8 @@ class Hosts:
 def _lost(endpoint: str, reason: bytes) -> HostLostError:
     return HostLostError(
         f"The RPC host {endpoint} was lost: {reason.decode('utf-8', 'replace')}.",
-        hint="Look after it (foredraft rpc-server). A server and a chat load the model again when they are "
-        "asked next; elsewhere load it again.",
+        hint="Start foredraft rpc-server there again. A server and a chat load the model again for the next "
+        "request; elsewhere load it again.",
     )
 
 
