@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from foredraft.cli.chat_session import read_messages
 from gguf_factory import tiny_llama
-from rpc_process import end_children, needs_library, rpc_server
+from rpc_process import needs_library, rpc_server
 
 Say = Callable[[str, str], str]
 
@@ -54,6 +54,8 @@ def chatting(folder: Path, *options: str) -> Iterator[Say]:
     finally:
         process.kill()
         process.wait(20)
+        with suppress(OSError):
+            stdin.close()
 
 
 @needs_library
@@ -64,8 +66,7 @@ def test_a_chat_goes_on_when_its_host_is_back(tmp_path: Path) -> None:
         host, process = open_things.enter_context(rpc_server(tmp_path))
         say = open_things.enter_context(chatting(tmp_path, *options, "--rpc", host, "--gpu-layers", "1"))
         assert "lost" not in say("the cat", "tokens")
-        end_children(process)
-        process.kill()
+        process.terminate()  # and all that it started, so that the port is free
         process.wait(20)
         said = say("sat on", "at the next message")
         assert f"The RPC host {host} was lost" in said
