@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from foredraft.errors import ConfigError
+
 
 def write_atomically(path: Path, content: bytes | bytearray, *, mode: int = 0o600) -> None:
     """Replace the content of `path`, through a temporary file in the same directory. Raises OSError."""
@@ -27,6 +29,14 @@ def write_atomically(path: Path, content: bytes | bytearray, *, mode: int = 0o60
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_folder(path: Path) -> None:
+    """Raises ConfigError where the folder of an output file that the user named is not there: before the work
+    rather than after. None is made, as a slip in the name would make one.
+    """
+    if not path.parent.is_dir():
+        raise ConfigError(f"There is no folder {path.parent}.", hint="Create it, or name another folder.")
 
 
 def write_output(path: Path, content: bytes | bytearray, *, mode: int = 0o644) -> None:

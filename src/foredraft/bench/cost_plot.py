@@ -11,7 +11,7 @@ from foredraft.bench.curves import Curve
 from foredraft.bench.plots import check_plotting
 from foredraft.engine.profile_store import Profile
 from foredraft.errors import ConfigError
-from foredraft.files import write_output
+from foredraft.files import check_folder, write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,8 +31,7 @@ def check_plot_file(path: Path) -> None:
     """Say what is wrong before anything is measured. Raises ConfigError, MissingDependencyError."""
     if path.suffix.lower() not in KINDS:
         raise ConfigError(f"{path} is no kind of picture known here.", hint="Name a .png or .svg file.")
-    if not path.parent.is_dir():
-        raise ConfigError(f"There is no folder {path.parent}.", hint="Make it, or name another one.")
+    check_folder(path)
     check_plotting()
 
 

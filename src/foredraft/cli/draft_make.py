@@ -29,6 +29,7 @@ from foredraft.draft.make.workfolder import HEAD, drop_rows
 from foredraft.draft.make.write import safetensors_package
 from foredraft.draft.result import as_dict
 from foredraft.errors import ConfigError, ForedraftError
+from foredraft.files import check_folder
 from foredraft.library.catalogue import heads_dir
 from foredraft.library.heads import DIGITS, head_of
 from foredraft.registry import backend_for
@@ -164,8 +165,8 @@ def _check(files: _Files, minutes: float, traces: Path | None, prompts: Path | N
             kind = "trace" if path == traces else "prompt"
             raise ConfigError(f"There is no {kind} file {path}.", hint="Check its name.")
     for path in (files.output, files.safetensors):
-        if path is not None and not path.parent.is_dir():
-            raise ConfigError(f"There is no folder {path.parent}.", hint="Make it first.")
+        if path is not None:
+            check_folder(path)
 
 
 def _try_to_write(files: _Files, model: Path) -> None:

@@ -27,7 +27,7 @@ from foredraft.cli.values import Whole
 from foredraft.config import Speculation
 from foredraft.engine.profile_store import Profile, ProfileStore, profiles_dir
 from foredraft.errors import ConfigError
-from foredraft.files import write_output
+from foredraft.files import check_folder, write_output
 from foredraft.protocols import Model
 
 STDOUT = "-"
@@ -99,8 +99,7 @@ def _check_outputs(json_file: str | None, plot: Path | None) -> None:
         path = Path(json_file)
         if path.is_dir():
             raise ConfigError(f"{path} is a folder.", hint="Name the file to write with --json.")
-        if not path.parent.is_dir():
-            raise ConfigError(f"There is no folder {path.parent}.", hint="Create it, or name another folder.")
+        check_folder(path)
         if path.exists() and path.suffix != ".json":
             raise ConfigError(f"{path} exists and is not a .json file.", hint="Name another file.")
     if plot is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-KEPT = "The downloaded part is kept, and the same command continues."
+KEPT = "What has arrived is kept, and the same command continues."
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def test_run_answers_with_it(foredraft: Command, folder: Path) -> None:
     ("lora", "said"),
     [
         ("gone.gguf", "There is no adapter"),
-        ("one.gguf:much", "no scale"),
+        ("one.gguf:much", "not an adapter scale"),
         ("base.gguf", "not a LoRA adapter"),
         ("peft", "convert_lora_to_gguf.py"),
     ],

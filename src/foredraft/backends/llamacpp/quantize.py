@@ -25,6 +25,7 @@ from foredraft.backends.llamacpp.loading import loaded_without_weights
 from foredraft.backends.llamacpp.mixtures import FLOATS, MIXTURES, Traits, in_order, tensor_types
 from foredraft.config import ModelOptions
 from foredraft.errors import CapacityError, ConfigError, ModelFormatError, quoted
+from foredraft.files import check_folder
 from foredraft.library.split import model_files
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ def _check_output(src: Path, dst: Path, *, force: bool) -> None:
         raise ConfigError(f"{dst} is the input file.", hint="Choose another output file.")
     if dst.exists() and not force:
         raise ConfigError(f"{dst} exists already.", hint="Use --force to overwrite it, or another name.")
-    if not dst.parent.is_dir():
-        raise ConfigError(f"There is no folder {dst.parent}.", hint="Create it, or choose another one.")
+    check_folder(dst)
 
 
 def _requantizing(source: GGUFSummary, already: list[str], *, allowed: bool) -> None:
