@@ -150,3 +150,30 @@ def test_many_are_counted(latent: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(trial, "_kept", lambda *_: trial._Fault("", left_out=found))
     with pytest.raises(UnsupportedModelError, match=r"blk\.2\.attn_k_b\.weight and 2 more\."):
         load(latent, adapter)
+
+
+def test_what_no_forward_multiplies_with_is_not_left_out(tmp_path: Path) -> None:
+    """Layers that use an earlier one's keys and values: PEFT gives their own matrices an adapter all the same."""
+    base = gguf_windows.tiny_gemma4(tmp_path / "base.gguf", layers=4, shared=2)
+    names = fitting(base)
+    unused = {f"blk.{layer}.attn_{of}.weight" for layer in (2, 3) for of in "kv"}
+    assert unused <= {*names}
+    whole = adapter_of(tmp_path / "whole.gguf", base, names)
+    files = {"it": [str(whole)], "unused": [str(adapter_of(tmp_path / "u.gguf", base, sorted(unused)))]}
+    model = BACKEND.load(base, options(adapters_of(files)))
+    try:
+        assert np.array_equal(logits(model, "unused"), logits(model))
+        assert not np.array_equal(logits(model, "it"), logits(model))
+    finally:
+        model.close()
+
+
+def test_at_a_scale_of_0_an_adapter_is_loaded(tmp_path: Path) -> None:
+    """llama.cpp then reads none of its matrices."""
+    base = gguf_factory.tiny_llama(tmp_path / "base.gguf")
+    adapter = gguf_adapters.lora(tmp_path / "it.gguf", base)
+    model = BACKEND.load(base, options(adapters_of({"it": [f"{adapter}:0"]})))
+    try:
+        assert np.array_equal(logits(model, "it"), logits(model))
+    finally:
+        model.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 
 import gguf_adapters
 import gguf_factory
+import gguf_hybrids
 import gguf_mimo
 from foredraft.backends.llamacpp import BACKEND
 from foredraft.backends.llamacpp.binding import lib
@@ -185,6 +186,40 @@ def test_the_reason_of_a_failure_is_told_where_rows_cannot_be_taken_back(
         model.forward([Rows(0, len(TEXT), whole.tokens, 1, images=spans)])
     assert model.length(0) > len(TEXT)
     model.release(0)
+    model.close()
+
+
+@pytest.mark.parametrize("make", [gguf_hybrids.tiny_lfm2, gguf_hybrids.tiny_qwen35])
+def test_a_recurrent_state_that_went_on_is_not_taken_for_that_before(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp may report that the rows were dropped, and go on from the state behind them."""
+    model = load(make(tmp_path / "m.gguf"))
+    expected = model.forward([Rows(0, 0, TEXT, 1)]).copy()
+    with failing(monkeypatch, 1):
+        model.forward([Rows(0, len(TEXT), OTHER, 1), Rows(1, 0, OTHER, 1)])
+    assert model.length(0) != len(TEXT)
+    with pytest.raises(BackendError):
+        model.truncate(0, len(TEXT))
+    assert model.length(1) == 0
+    model.release(0)
+    for seq in range(2):
+        assert np.array_equal(model.forward([Rows(seq, 0, TEXT, 1)]), expected)
+    model.close()
+
+
+def test_no_recurrent_state_is_left_of_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load(qwen35(tmp_path / "q"))
+    whole = prompt(model)
+    expected = model.forward([whole]).copy()
+    model.release(0)
+    start = whole.images[0].start
+    model.forward([Rows(0, 0, whole.tokens[:start], 0)])
+    rest = Rows(0, start, whole.tokens[start:], 1, images=whole.images)
+    with failing(monkeypatch, 1):  # rows of the image
+        model.forward([rest])
+    assert model.length(0) == 0
+    assert np.array_equal(model.forward([whole]), expected)
     model.close()
 
 

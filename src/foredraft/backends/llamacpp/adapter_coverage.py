@@ -3,7 +3,9 @@
 It adds what an adapter does where a model's graph is built of products that know adapters (`build_lora_mm`).
 Some graphs multiply otherwise, such as by `attn_k_b` and `attn_v_b` of latent attention (DeepSeek-V2, arXiv
 2405.04434, section 2.1), and then leave an adapter's matrices out without a word. No file and no exported
-function tells; but the nodes of a forward do: the matrices are sources of some.
+function tells; but the nodes of a forward do: the matrices are sources of some. What no node reads is not
+left out: layers that use the keys and values of earlier ones have matrices of their own, which are not used
+(Gemma 3n's and 4's), and adapters change them, too, without effect.
 """
 
 from __future__ import annotations
@@ -31,8 +33,13 @@ def left_out(adapter: AdapterFile, loaded: Loaded, weights: Any, model: GGUFSumm
     forwards of text multiply with without it. Raises BackendError.
     """
     first = model.block_count - _following(model)
-    used = _used(weights, loaded)
-    return [name for name in adapter.pairs if _layer(name) < first and f"{name}.lora_a" not in used]
+    forwards = _read(weights, loaded)
+    return [
+        name
+        for name in adapter.pairs
+        if _layer(name) < first
+        and any(name in tensors and f"{name}.lora_a" not in tensors for tensors in forwards)
+    ]
 
 
 def _following(model: GGUFSummary) -> int:
@@ -47,8 +54,8 @@ def _layer(name: str) -> int:
     return int(number) if name.startswith("blk.") and number.isdecimal() else -1
 
 
-def _used(weights: Any, loaded: Loaded) -> set[str]:
-    """The names of tensors that forwards of all numbers of rows read."""
+def _read(weights: Any, loaded: Loaded) -> list[set[str]]:
+    """The names of the tensors that each forward reads."""
     found: set[str] = set()
 
     def watch(node: int, before: bool, _: object) -> bool:
@@ -61,7 +68,7 @@ def _used(weights: Any, loaded: Loaded) -> set[str]:
     if not context:
         raise BackendError("llama.cpp cannot create a context for the trial of an adapter.")
     try:
-        set_adapters(context, loaded.parts)
+        set_adapters(context, [(part, 1.0) for part, _ in loaded.parts])  # at 0 none would be read
         each = []
         for rows in _ROWS:
             found.clear()
@@ -71,7 +78,7 @@ def _used(weights: Any, loaded: Loaded) -> set[str]:
             each.append(set(found))
     finally:
         lib.llama_free(context)
-    return set.intersection(*each)
+    return each
 
 
 def _sources(node: int) -> Iterator[str]:

@@ -273,8 +273,10 @@ class LlamaCppModel(ContextSequences):
             stream = self._streams.of[piece.seq]
             return compute_image(context, piece, stream, causal=self._vision.causal, places=self._places)
         except BaseException:
-            self._forget(piece.seq, start := piece.images[0].start - piece.images[0].first)
-            self._set_length(piece.seq, start)  # positions do not tell an image's rows apart
+            # Positions do not tell an image's rows apart, and a recurrent state cannot be taken back.
+            start = 0 if self._recurrent else piece.images[0].start - piece.images[0].first
+            self._forget(piece.seq, start or -1)
+            self._set_length(piece.seq, start)
             self._spoiled.stale = True
             raise
 
@@ -354,8 +356,7 @@ class LlamaCppModel(ContextSequences):
             status = lib.llama_decode(context, self._batch.native)
         except BaseException:
             for rows in batch:
-                self._forget(rows.seq, self._lengths[rows.seq])
-            self._spoiled.stale = True  # nothing is known of what was dropped
+                self._interrupted(rows.seq)
             raise
         if status == 0:
             self._laid = [(rows.seq, max(len(rows.tokens), even)) for rows in batch]

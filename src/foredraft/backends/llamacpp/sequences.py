@@ -112,6 +112,17 @@ class ContextSequences(ABC):
         if self._places is not None:
             self._places.cut(seq, length)
 
+    def _interrupted(self, seq: int) -> None:
+        """Drop the rows that an interrupted call has computed. A recurrent state has gone on with them, also
+        where llama.cpp reports that they were dropped; so there they count.
+        """
+        self._spoiled.stale = True  # nothing is known of what was dropped
+        if self._recurrent:
+            self._spare[seq] = 0
+            self._lengths[seq] = self._held(seq)
+        else:
+            self._forget(seq, self._lengths[seq])
+
     def _withdraw(self, seq: int, length: int) -> None:
         """Drop what a forward that failed half way left beyond `length`, without looking: it is overwritten
         before the next one. An image goes whole. Raises BackendError where it cannot be dropped.

@@ -118,7 +118,7 @@ def admit_adapter(target: GGUFSummary, adapter: GGUFSummary, options: ModelOptio
     UnsupportedModelError if llama.cpp would compute without some of its matrices.
     """
     files, at = [target, adapter], f"{scale:g}"
-    identity = _identity(files, options, kind=f"adapter's matrices, {at}")
+    identity = _identity(files, options, kind=f"what an adapter changes, {at}")
     found = _admit(adapter, identity, files, options, _ADAPTER_FUNCTION, more=[at]).left_out
     if found:
         first = ", ".join(found[:3])
