@@ -131,15 +131,17 @@ class Scheduler:
         """Undo what an interrupt in the middle of a round left half done.
 
         Rows that were computed but never accounted for are dropped. A request whose sampler is ahead of its
-        history cannot go on with the same text, so it ends with an error.
+        history cannot go on with the same text, and one whose sequence lost rows not at all, so it ends with
+        an error.
         """
         for request in self.running:
+            held = self._model.length(request.seq)
             try:
-                if self._model.length(request.seq) > request.computed:
+                if held > request.computed:
                     self._model.truncate(request.seq, request.computed)
             except ForedraftError as error:
                 request.fail(str(error))
-            if request.sampler.position != len(request.view.tokens):
+            if held < request.computed or request.sampler.position != len(request.view.tokens):
                 request.fail("interrupted in the middle of a round")
 
     def ended(self) -> list[Request]:

@@ -319,6 +319,48 @@ def test_a_round_that_cannot_be_mended_ends_its_request_only(monkeypatch: pytest
     assert ends[ids[1]].reason is FinishReason.LENGTH
 
 
+class Emptying(FakeModel):
+    """`interrupted`: its next forward with rows of sequence 0 is, and leaves nothing of this sequence."""
+
+    interrupted = False
+
+    def forward(self, batch: Sequence[Rows]) -> Logits:
+        if self.interrupted and any(rows.seq == 0 for rows in batch):
+            self.interrupted = False
+            self.release(0)
+            raise KeyboardInterrupt
+        return super().forward(batch)
+
+
+def test_a_sequence_that_an_interrupt_has_emptied_ends_its_request_only() -> None:
+    model = Emptying()
+    engine = Engine(model)
+    ids = [engine.add(PROMPT, TEN), engine.add([7, 8], TEN)]
+    engine.step()
+    model.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    events = [event for _ in range(12) for event in engine.step()]
+    ends = {event.request: event for event in events if isinstance(event, FinishEvent)}
+    assert ends[ids[0]].reason is FinishReason.ERROR
+    assert "interrupted" in (ends[ids[0]].error or "")
+    assert ends[ids[1]].reason is FinishReason.LENGTH
+
+
+def test_a_sequence_that_an_interrupt_has_emptied_is_not_kept() -> None:
+    model = Emptying(sequences=2)
+    engine = Engine(model)
+    request = engine.add([*range(40)], TEN)
+    engine.step()
+    model.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    engine.abort(request)
+    engine.step()
+    kept = engine._scheduler.cache._slots[0]
+    assert (kept.tokens, model.length(0)) == ((), 0)
+
+
 class Absorbing(ScriptedDrafter):
     """It counts the rows of features that it gets."""
 

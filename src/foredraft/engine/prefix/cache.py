@@ -149,11 +149,14 @@ class PrefixCache:
 
     def release(self, seq: int, tokens: Sequence[int]) -> None:
         """Free the sequence of a request that is over, and keep the cells of `tokens`. What may be left
-        after them of a round that was interrupted is dropped.
+        after them of a round that was interrupted is dropped, and everything if some of them are lost.
         """
         slot = self._slots[seq]
         slot.busy = False
         slot.tokens = tuple(tokens)
+        if self._model.length(seq) < len(tokens):
+            self.drop(seq)
+            return
         try:
             if self._model.length(seq) > len(tokens):
                 self._model.truncate(seq, len(tokens))
