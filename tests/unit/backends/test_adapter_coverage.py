@@ -153,7 +153,7 @@ def test_many_are_counted(latent: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_no_forward_multiplies_with_is_not_left_out(tmp_path: Path) -> None:
-    """Layers that use an earlier one's keys and values: PEFT gives their own matrices an adapter all the same."""
+    """Layers that use keys and values of earlier ones: PEFT gives their own matrices an adapter, too."""
     base = gguf_windows.tiny_gemma4(tmp_path / "base.gguf", layers=4, shared=2)
     names = fitting(base)
     unused = {f"blk.{layer}.attn_{of}.weight" for layer in (2, 3) for of in "kv"}
