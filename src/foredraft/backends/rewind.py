@@ -142,7 +142,7 @@ class RewindingModel:
         before = [self._model.length(rows.seq) for rows in batch]
         asked = [(rows.seq, self.to_recompute(rows.seq), len(rows.tokens)) for rows in batch]
         try:
-            logits = self._model.forward([self._with_owed(rows) for rows in batch])
+            logits = self._compute([self._with_owed(rows) for rows in batch])
         except BaseException:
             for rows, length in zip(batch, before, strict=True):
                 if self._model.length(rows.seq) != length:  # an unknown part was computed
@@ -152,6 +152,18 @@ class RewindingModel:
             self._record(rows)
         self._asked = asked
         return logits
+
+    def _compute(self, batch: Sequence[Rows]) -> Logits:
+        """The model's forward. Of sequences that it emptied as it failed, nothing is remembered."""
+        try:
+            return self._model.forward(batch)
+        except BaseException:
+            kept = [(seq, trail.start) for seq, trail in self._trails.items()]
+            kept += [(seq, mark.length) for seq, mark in self._marks.items()]
+            for seq, length in kept:
+                if self._model.length(seq) < length:
+                    self._forget(seq)
+            raise
 
     def _marked(self, rows: Rows) -> Rows:
         """The remaining rows of a prompt's last forward after a mark was made."""
@@ -177,7 +189,7 @@ class RewindingModel:
             self._set_checkpoint(rows.seq)
         trail = self._trails[rows.seq]
         head = replace(_part(rows, 0, count), logits=0)
-        self._model.forward([self._with_owed(head)])
+        self._compute([self._with_owed(head)])
         if self.capabilities.features:
             self._first[rows.seq] = self._model.features()[len(trail.to_recompute) :].copy()
         trail.tokens, trail.to_recompute = [*trail.to_recompute, *head.tokens], []
@@ -229,7 +241,7 @@ class RewindingModel:
         try:
             for first in range(0, len(trail.to_recompute), most):
                 rows = trail.to_recompute[first : first + most]
-                self._model.forward([Rows(seq, trail.start + first, rows, 0)])
+                self._compute([Rows(seq, trail.start + first, rows, 0)])
         except BaseException:
             self._forget(seq)  # a part may have been computed, so the tokens to recompute are unknown
             raise

@@ -14,7 +14,7 @@ import gguf_adapters
 import gguf_factory
 import gguf_hybrids
 import gguf_mimo
-from foredraft.backends.llamacpp import BACKEND
+from foredraft.backends.llamacpp import BACKEND, sequence_state
 from foredraft.backends.llamacpp.binding import lib
 from foredraft.backends.llamacpp.rpc.library import Hosts
 from foredraft.config import ModelOptions
@@ -148,6 +148,40 @@ def test_what_was_computed_is_overwritten(tmp_path: Path, monkeypatch: pytest.Mo
         assert model.length(0) == len(TEXT)
         assert np.array_equal(model.forward([Rows(1, 0, OTHER, 1)]), expected)
         assert cleared.pop()
+    model.close()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("make", [gguf_factory.tiny_llama, gguf_hybrids.tiny_qwen35])
+def test_what_an_interrupt_of_the_overwriting_has_lost_is_not_taken_for_there(
+    make: Callable[[Path], Path], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All cells are overwritten, and those in use put back one sequence after the other."""
+    model = load(make(tmp_path / "t.gguf"))
+    model.forward([Rows(seq, 0, TEXT, 1) for seq in range(3)])
+    model.forward([Rows(1, len(TEXT), OTHER, len(OTHER))])
+    model.truncate(1, len(TEXT) + 1)  # a recurrent state is to be computed again from the text's end
+    with failing(monkeypatch, 1):
+        model.forward([Rows(0, len(TEXT), OTHER, 1)])
+    put_back, count = sequence_state.load, 0
+
+    def interrupted(*given: Any) -> bool:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise KeyboardInterrupt
+        return put_back(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(sequence_state, "load", interrupted)
+        model.forward([Rows(2, len(TEXT), OTHER, 1)])
+    lengths = [model.length(seq) for seq in range(3)]
+    assert lengths[1:] == ([0, 0] if number == 1 else [lengths[1], 0])
+    assert lengths[0] == 0 or number > 1
+    for seq in range(3):
+        model.release(seq)
+    expected = model.forward([Rows(0, 0, TEXT, 1)]).copy()
+    assert np.array_equal(model.forward([Rows(1, 0, TEXT, 1)]), expected)
     model.close()
 
 

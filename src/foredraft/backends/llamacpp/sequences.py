@@ -265,4 +265,5 @@ class ContextSequences(ABC):
                 used,
                 self.snapshot,
                 lambda seq, cells: self._fill(seq, cells, clean=seq in clean),
+                self._drop,
             )

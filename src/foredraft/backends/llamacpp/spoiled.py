@@ -72,12 +72,20 @@ class SpoiledCells:
         used: Iterable[int],
         save: Callable[[int], Any],
         load: Callable[[int, Any], None],
+        drop: Callable[[int], None],
     ) -> None:
         """Overwrite what was dropped. llama.cpp only overwrites all cells at once, so those of the sequences
-        in use are copied. Raises what `save` and `load` do.
+        in use are copied. Raises what `save` and `load` do; `drop` is then called for the sequences whose
+        cells are lost.
         """
         saved = {seq: save(seq) for seq in used}
-        lib.llama_memory_clear(memory, True)  # noqa: FBT003 - C
-        self.stale = False
-        for seq, cells in saved.items():
-            load(seq, cells)
+        try:
+            lib.llama_memory_clear(memory, True)  # noqa: FBT003 - C
+            self.stale = False
+            for seq in list(saved):
+                load(seq, saved[seq])
+                del saved[seq]
+        except BaseException:
+            for seq in saved:
+                drop(seq)
+            raise

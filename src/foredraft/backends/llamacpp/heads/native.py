@@ -148,6 +148,7 @@ class NativeHead:
             self._holding(),
             lambda seq: sequence_state.save(context, seq, sequence_state.ALL),
             lambda seq, cells: self._put_back(context, seq, cells),
+            self.release,
         )
 
     def _holding(self) -> list[int]:
