@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -178,13 +178,22 @@ class TorchModel:
                 with attention_kernels(self._device):
                     return self._compute_adapted(batch)
             except BaseException:
-                for seq, length in before.items():
-                    if self._cache.lengths[seq] > length:  # the pass of its adapter was over
-                        self._unseen.add(seq)
-                        with suppress(BackendError):
-                            self._cache.truncate(seq, length)
-                    self._cache.undo(seq)
+                with ExitStack() as each:  # also if one fails, such as on a device without memory
+                    for seq, length in before.items():
+                        each.callback(self._undo, seq, length)
                 raise
+
+    def _undo(self, seq: int, length: int) -> None:
+        """Take back what a forward that failed has left of a sequence that had this length."""
+        if self._cache.lengths[seq] > length:  # the pass of its adapter was over
+            self._unseen.add(seq)
+            with suppress(BackendError):
+                self._cache.truncate(seq, length)
+        try:
+            self._cache.undo(seq)
+        except BaseException:
+            self._spoiled.add(seq)  # so it is overwritten once it is cut or released
+            raise
 
     def _pass(self, batch: Sequence[Rows]) -> tuple[Any, Any]:
         """`_compute`, after which the rows are their sequences'."""

@@ -76,8 +76,8 @@ class SeeingCells(KVCache):
         self.images[seq] = []
 
     def undo(self, seq: int) -> None:
-        super().undo(seq)
         self._drop(seq, self.lengths[seq])
+        super().undo(seq)
 
     def _drop(self, seq: int, length: int) -> None:
         self.images[seq] = [held for held in self.images[seq] if held[0] < length]

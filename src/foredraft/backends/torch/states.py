@@ -203,8 +203,8 @@ class States:
 
     def undo(self, seq: int) -> None:
         """As `KVCache.undo`; the state is again that before the forward."""
-        self._kv.undo(seq)
         self._versions[seq] = self._before.pop(seq, self._versions[seq])
+        self._kv.undo(seq)
 
     def close(self) -> None:
         """Free everything."""

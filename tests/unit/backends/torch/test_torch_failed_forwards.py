@@ -13,7 +13,8 @@ import torch
 
 import gguf_mimo
 import torch_heads
-from foredraft.errors import BackendError
+from foredraft.backends.torch.kv import KVCache
+from foredraft.errors import BackendError, CapacityError
 from foredraft.images import ImageSpan
 from foredraft.library.adapter_files import adapters_of
 from foredraft.protocols import Model
@@ -66,6 +67,32 @@ def test_its_sequences_go_on_from_where_they_were(
     model.release(0)
     expected = model.forward([Rows(0, 0, OTHER, 1)]).copy()
     assert same(model, model.forward([Rows(2, 0, OTHER, 1)])[0], expected[0])
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba2", "qwen3_5"])
+def test_a_state_goes_back_where_its_cells_cannot_be_overwritten(
+    kind: str, folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device without memory for the forward may have none for that either."""
+    model = load(folder(kind), sequences=2)
+    for seq in range(2):
+        model.forward([Rows(seq, 0, TEXT, 1)])
+    batch = [Rows(seq, len(TEXT), MORE, 1) for seq in range(2)]
+    expected = model.forward(batch).copy()
+    for seq in range(2):
+        model.release(seq)
+        model.forward([Rows(seq, 0, TEXT, 1)])
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patched, pytest.raises(CapacityError):
+        patched.setattr(KVCache, "undo", full)
+        with failing(monkeypatch, 1, torch.OutOfMemoryError):
+            model.forward([Rows(seq, len(TEXT), OTHER, 1) for seq in range(2)])
+    assert [model.length(seq) for seq in range(2)] == [len(TEXT)] * 2
+    for found, right in zip(model.forward(batch), expected, strict=True):
+        assert same(model, found, right)
 
 
 @pytest.mark.usefixtures("without_kernels")
