@@ -172,9 +172,10 @@ def test_what_an_interrupt_of_the_overwriting_has_lost_is_not_taken_for_there(
             raise KeyboardInterrupt
         return put_back(*given)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(sequence_state, "load", interrupted)
-        model.forward([Rows(2, len(TEXT), OTHER, 1)])
+        with pytest.raises(KeyboardInterrupt):
+            model.forward([Rows(2, len(TEXT), OTHER, 1)])
     lengths = [model.length(seq) for seq in range(3)]
     assert lengths[1:] == ([0, 0] if number == 1 else [lengths[1], 0])
     assert lengths[0] == 0 or number > 1
