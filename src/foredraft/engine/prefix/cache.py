@@ -120,8 +120,11 @@ class PrefixCache:
         return fetch.shared if self.disk.restore(slot.seq, fetch) else 0
 
     def _save(self, slot: _Slot, *, unless_kept: int = 0) -> None:
-        """Save on disk what a free sequence holds, if more than its first `unless_kept` tokens are to go."""
-        if self.disk is not None and len(slot.tokens) > unless_kept:
+        """Save on disk what a free sequence holds, if more than its first `unless_kept` tokens are to go, and
+        an interrupt has not emptied it.
+        """
+        there = self._model.length(slot.seq) >= len(slot.tokens)
+        if self.disk is not None and len(slot.tokens) > unless_kept and there:
             prompt_only = len(slot.tokens) == slot.prompt_length
             self.disk.save(slot.seq, slot.tokens, slot.scope, kept=unless_kept, prompt_only=prompt_only)
 

@@ -461,3 +461,14 @@ def test_closing_twice_saves_once(tiny: Path) -> None:
     engine.close()
     engine.close()
     assert len(bins(tiny.parent / "cache")) == 1
+
+
+def test_a_sequence_that_was_emptied_meanwhile_is_not_saved(start: Start, tmp_path: Path) -> None:
+    """By an interrupt, in a forward of others."""
+    machine = start()
+    machine.answer(ALICE)
+    machine.model.release(0)
+    assert machine.answer(BOB) == 0
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    machine.answer(SHORT)
+    assert machine.answer(BOB) > 0, "which was there"
