@@ -504,7 +504,7 @@ export interface components {
         };
         /**
          * MadeKey
-         * @description A new key, shown this once. `admin_key`: made beside the first key, without which nobody could change
+         * @description A new key, shown this once. `admin_key`: made with the first key; without it no client could change
          *     anything any more.
          */
         MadeKey: {
@@ -1060,7 +1060,7 @@ export interface components {
         /**
          * Session
          * @description `caller`: the name of the key, or "local". `admin`: whether the caller may change things. `open`: the
-         *     server has no keys, so everybody who reaches it is the local caller. `admin_key`: there is an admin key.
+         *     server has no keys, so every client is the local caller. `admin_key`: there is an admin key.
          *     `settings_file`: where changes are saved, for the admin; it need not exist yet. `recording`: texts of
          *     requests are kept in memory for the admin. `started`: Unix time in seconds.
          */

@@ -58,7 +58,7 @@ export async function defaultsOf(name: string): Promise<Sampling | null> {
   }
 }
 
-/** What is sent: what the reader set, and what is usual where nobody says anything. */
+/** What is sent: what the reader set, and what is usual where nothing is set. */
 export async function withUsual(settings: Settings): Promise<Settings> {
   const name = modelOf(settings.model)?.id;
   const defaults = name ? await defaultsOf(name) : null;

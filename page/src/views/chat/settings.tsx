@@ -12,7 +12,7 @@ interface Bounds {
   min: number;
   max?: number;
   step: number | "any";
-  /** What counts where nobody says anything. */
+  /** What counts where nothing is set. */
   usual?: number;
 }
 

@@ -35,12 +35,12 @@ export async function revokeKey(name: string): Promise<void> {
   await Promise.all([loadKeys(), loadSession()]);
 }
 
-/** Whether this is the last key, which the server does not remove: everybody could use it then. */
+/** Whether this is the last key, which the server does not remove: anyone could use it then. */
 export function isLast(row: KeyRow): boolean {
   return keys.value?.keys.length === 1 && keys.value.keys[0]?.name === row.name;
 }
 
-/** Whether the server asks nobody for a key. */
+/** Whether the server asks for no key. */
 export function isOpen(): boolean {
   return session.value?.open ?? false;
 }

@@ -1,4 +1,4 @@
-/** Two changes of the same settings: each value that somebody else saved beside the reader's own. */
+/** Two changes of the same settings: each value that was saved elsewhere, beside the reader's own. */
 
 import { useState } from "preact/hooks";
 import { t } from "../../i18n";

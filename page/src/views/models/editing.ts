@@ -18,7 +18,7 @@ export interface Editing {
   own: boolean;
 }
 
-/** Somebody else's change of the file, found on saving. */
+/** A change of the file from elsewhere, found on saving. */
 export interface Conflict {
   before: Record<string, Value>;
   now: ModelSettingsReply;
@@ -68,7 +68,7 @@ export function rebase(model: string, read: ModelSettingsReply, edits: Record<st
   put(model, { read, edits, texts: {}, own });
 }
 
-/** The values that somebody else has changed. */
+/** The values that were changed elsewhere. */
 export function changedIn({ before, now }: Conflict): string[] {
   const values = flat(now.values);
   return Object.keys({ ...before, ...values }).filter((name) => !same(before[name], values[name]));
@@ -102,7 +102,7 @@ export async function open(model: string): Promise<void> {
   });
 }
 
-/** Save the changes, and nothing else. Returns what somebody else has changed meanwhile, if it is the same
+/** Save the changes, and nothing else. Returns what was changed elsewhere meanwhile, if it is the same
  * settings: then nothing was saved. Other changes of the file stay. Throws as `send`. */
 export async function save(model: string, tries = 3): Promise<Conflict | null> {
   const editing = all.value.get(model);

@@ -54,7 +54,7 @@ export function RecordButton() {
   );
 }
 
-/** While texts are recorded, for everybody whose texts they may be. */
+/** While texts are recorded, for all users whose texts they may be. */
 export function RecordingWarning() {
   const [error, setError] = useState<unknown>(null);
   return (

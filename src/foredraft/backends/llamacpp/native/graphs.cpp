@@ -5,7 +5,7 @@
    takes 6.6. Here a context's graph, and the scheduler that has placed it in memory of its own, can be exchanged for
    others, one for each shape. Whether a graph fits a forward is still decided by llama.cpp, as for the last one.
 
-   The members that are exchanged are private, and nobody says where they are. But all are words, and two exported functions
+   The members that are exchanged are private, and no header of an interface tells their places. But all are words, and two exported functions
    return what two of them hold: so they are looked for in the object, and refused if anything about them is not as
    expected. In llama-context.h of build 11549: `sched` (a unique_ptr), and one after the other `gf_res_prev` (two
    unique_ptr), `gf_res_reserve` (one) and `gf_res_prev_active` (null, or what one of the two holds).

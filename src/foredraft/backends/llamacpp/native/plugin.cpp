@@ -138,7 +138,7 @@ FOREDRAFT_EXPORTED const char * foredraft_attach(void * handle) {
     if (const char * fault = with_entry(listed, entry.device, longer)) return fault;
     library = found;
     buffer_type = entry;
-    listed = longer; // the old one is left to whoever holds it: it is a few words
+    listed = longer; // the old one stays, as other code may hold it: it is a few words
     return nullptr;
 }
 
