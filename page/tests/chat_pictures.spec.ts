@@ -71,8 +71,30 @@ async function paste(page: Page, type: string, data: Buffer): Promise<void> {
   );
 }
 
+/** The browser takes long to read the first picture that it is given. */
+async function firstReadSlowly(page: Page): Promise<void> {
+  await page.addInitScript(() => {
+    const made = window.createImageBitmap.bind(window) as (...given: unknown[]) => Promise<ImageBitmap>;
+    let pictures = 0;
+    const slow = async (...given: unknown[]): Promise<ImageBitmap> => {
+      if (pictures++ === 0) await new Promise((after) => setTimeout(after, 1000));
+      return made(...given);
+    };
+    Object.assign(window, { createImageBitmap: slow });
+  });
+}
+
 const chips = (page: Page) => page.locator(".composer .chip");
 const shown = (page: Page) => page.locator(".asked img.picture");
+
+test("pictures are in the order in which they were given", async ({ view, page }) => {
+  await seeing(page, true);
+  await firstReadSlowly(page);
+  await view("chat");
+  await attach(page, "first.png", "image/png", await picture(page, 40, 20));
+  await paste(page, "image/jpeg", await picture(page, 40, 20, "image/jpeg"));
+  await expect(chips(page)).toHaveText([/first\.png/, /pasted\.jpg/]);
+});
 
 test("pictures are attached, made smaller, shown, sent, kept and exported", async ({ view, page }) => {
   await seeing(page, true);

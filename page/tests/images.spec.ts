@@ -67,6 +67,7 @@ test("a model's vision file is a setting of the model", async ({ page, own }) =>
   expect(settingsText(own)).toContain('mmproj = "none"');
   await page.getByRole("button", { name: "Reset Vision file to its default" }).click();
   await page.getByRole("button", { name: "Save", exact: true }).click();
+  await expect(field.getByText("Unsaved")).toHaveCount(0);
   await expect(field.getByText("Changed")).toHaveCount(0);
   expect(settingsText(own)).not.toContain("mmproj");
 });

@@ -128,7 +128,7 @@ def test_who_asks_an_adapter_for_a_vector_reads_its_name(api: str, server: Runni
     )
     reply = httpx.post(f"{server.url}/v1/{api}", json=body)
     assert reply.status_code == 400
-    assert reply.json()["error"]["message"].startswith("sql is ")
+    assert reply.json()["error"]["message"].startswith("sql ")
 
 
 # --- the settings ----------------------------------------------------------------------------------------

@@ -47,8 +47,17 @@ export function putBack(conversation: string, words: string, files: readonly Att
   });
 }
 
-/** Attach the files that can be, and say why the others cannot. */
-export async function attach(conversation: string, given: readonly File[]): Promise<void> {
+/** Files that are being read: those that are given later come after them, however small they are. */
+let reading: Promise<void> = Promise.resolve();
+
+/** Attach the files that can be, in the order in which they are given, and say why the others cannot. */
+export function attach(conversation: string, given: readonly File[]): Promise<void> {
+  const added = reading.then(() => add(conversation, given));
+  reading = added.catch(() => undefined);
+  return added;
+}
+
+async function add(conversation: string, given: readonly File[]): Promise<void> {
   const draft = draftOf(conversation);
   const full = () => draft.value.files.length >= MOST_FILES;
   const refused: string[] = [];

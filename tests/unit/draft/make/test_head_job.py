@@ -58,6 +58,7 @@ def wishes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wish
     monkeypatch.setattr(job, "ANSWERING", 100.0)  # all prompts, however slow the machine is
     monkeypatch.setattr(job, "SLOW_ANSWERING", 100.0)
     monkeypatch.setattr(job, "READING", 100.0)
+    monkeypatch.setattr(job, "LEAST_TRAINING", 1.0)  # as long in each run, however slow what comes before is
     monkeypatch.setattr(job, "REPORTED_EVERY_S", 0.0)
     rows = [{"id": n, "category": "words", "turns": [f"Say {n} words."]} for n in range(PROMPTS)]
     file = tmp_path / "prompts.jsonl"
