@@ -91,7 +91,8 @@ class Acceptance:
 @dataclass(slots=True)
 class Progress:
     """Where a training is. `elapsed`: its seconds so far, over all runs; `falling_from`: when the rate began
-    to fall, in these seconds; `warming_from`: the batch at which the optimiser began.
+    to fall, in these seconds; `warming_from`: the batch at which the optimiser began; `ended_with`: the budget
+    of the run that ended it.
     """
 
     elapsed: float = 0.0
@@ -101,6 +102,7 @@ class Progress:
     falling_until: float = 0.0
     measured: list[tuple[float, Acceptance]] = field(default_factory=list)
     done: bool = False
+    ended_with: float = 0.0
 
 
 class Trainer:
@@ -188,7 +190,7 @@ class Trainer:
             room = max(0.0, self._budget - progress.elapsed)
             progress.falling_until = progress.elapsed + min(room, DECAY / (1 - DECAY) * progress.elapsed)
         elif ending:
-            progress.done = True
+            progress.done, progress.ended_with = True, self._budget
 
     def _choose_threads(self) -> None:
         """As many as are fastest at the moment: beside other busy processes fewer are, as each product waits
@@ -351,7 +353,7 @@ class Trainer:
             self.network.load_state_dict(state["network"])
             self._optimizer.load_state_dict(state["optimizer"])
         self.progress = progress
-        if progress.elapsed < 0.9 * self._budget and progress.done:  # it has more time now
+        if progress.done and progress.ended_with < 0.9 * self._budget:  # it has more time now
             progress.done, progress.falling_from, progress.measured = False, None, []
             progress.warming_from = progress.batches
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from draft_make_cases import NumberTarget
+from foredraft.draft.make import training
 from foredraft.draft.make.parts import Part
 from foredraft.draft.make.store import Examples
 from foredraft.draft.make.training import Acceptance, lower_precision
@@ -110,6 +111,18 @@ def test_with_more_time_a_finished_training_goes_on(
     second.run(lambda: None, lambda: None)
     assert (second.progress.falling_from or 0.0) > first.progress.elapsed
     assert first.use_best().joint[0] < 0.5 < 0.9 < second.use_best().joint[0]
+
+
+def test_a_training_that_gained_no_more_does_not_go_on_in_the_same_time(
+    target: NumberTarget, examples: Examples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_RISE", 100.0)
+    first = target.trainer(examples, batches=300)
+    first.run(lambda: None, lambda: first.save(tmp_path / "checkpoint.pt"))
+    assert first.progress.elapsed < 0.8 * 300
+    second = target.trainer(examples, batches=300)
+    second.resume(tmp_path / "checkpoint.pt")
+    assert second.progress.done
 
 
 def test_at_the_end_the_best_weights_are_kept_and_no_more(
