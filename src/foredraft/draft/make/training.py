@@ -91,8 +91,8 @@ class Acceptance:
 @dataclass(slots=True)
 class Progress:
     """Where a training is. `elapsed`: its seconds so far, over all runs; `falling_from`: when the rate began
-    to fall, in these seconds; `warming_from`: the batch at which the optimiser began; `ended_with`: the budget
-    of the run that ended it.
+    to fall, in these seconds; `warming_from`: the batch at which the optimiser began; `ended_with`: the
+    budget of the run that ended it.
     """
 
     elapsed: float = 0.0
