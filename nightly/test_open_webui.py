@@ -60,7 +60,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Open WebUI with somebody signed in, and the server and the embedding model that it asks."""
+    """Open WebUI with a user signed in, and the server and the embedding model that it asks."""
 
     client: httpx.Client
     server: AgentServer

@@ -1,5 +1,5 @@
 // Node's clients against a server: whole answers, streams, tools, structured output and errors of each; and of those
-// that have them thoughts, images, embeddings, and streams that nobody reads on.
+// that have them thoughts, images, embeddings, and streams that the client stops reading.
 //
 //     node clients.mjs http://127.0.0.1:8080 [CLIENT]…
 //

@@ -1,5 +1,5 @@
 """Python's clients against a server: whole answers, streams, tools, structured output and errors of each; and
-of those that have them thoughts, images, embeddings, reranking, and streams that nobody reads on.
+of those that have them thoughts, images, embeddings, reranking, and streams that the client stops reading.
 
     python clients.py http://127.0.0.1:8080 [CLIENT]…
 
@@ -114,7 +114,7 @@ def vectors(found: list[list[float]]) -> None:
 
 
 def _aborted() -> float:
-    """Requests that ended because nobody read their answer."""
+    """Requests that ended because their client did not read the answer."""
     with urllib.request.urlopen(f"{URL}/metrics", timeout=30) as answer:
         said = answer.read().decode()
     found = re.findall(r'^foredraft_requests_total{.*finished_reason="abort".*} (.*)$', said, re.MULTILINE)

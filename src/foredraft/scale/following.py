@@ -13,7 +13,7 @@ from foredraft.server.settings_file import SettingsChange, SettingsWatcher, diff
 logger = logging.getLogger("foredraft.server.scale")
 
 FOLLOWED = ("keys", "admin_key_hash")
-"""What the front takes from an edited file: it checks keys. All else is in the replicas, too."""
+"""Settings that the front reads again from an edited file. All others are in the replicas, too."""
 
 
 class Following:

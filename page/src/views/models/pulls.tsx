@@ -1,12 +1,11 @@
 /** Downloads: what runs, and how the others ended. The server keeps them, so that they outlive the page. */
 
-import { useState } from "preact/hooks";
 import { useTopic } from "../../api/live";
 import type { Pull, Pulls } from "../../api/schema";
 import { bytes, percent, t } from "../../i18n";
 import { href } from "../../route";
 import { Badge, Bar, Card, Problem } from "../../ui/basics";
-import { focusFirst, having } from "../../ui/focus";
+import { useActions } from "./acting";
 import { span } from "./format";
 import { cancelPull, forgetPull, pulls, resumePull } from "./state";
 
@@ -30,16 +29,7 @@ export function PullList() {
 }
 
 function Row({ pull }: { pull: Pull }) {
-  const [error, setError] = useState<unknown>(null);
-  const [busy, setBusy] = useState(false);
-  async function act(action: () => Promise<void>): Promise<void> {
-    if (busy) return;
-    setBusy(true);
-    setError(null);
-    await action().catch(setError);
-    setBusy(false);
-    focusFirst(`${having("data-pull", pull.model)} .actions button`);
-  }
+  const { error, busy, act } = useActions("data-pull", pull.model);
   const running = pull.state === "running";
   const share = pull.total_bytes ? pull.done_bytes / pull.total_bytes : null;
   return (

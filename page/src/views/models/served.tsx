@@ -6,8 +6,8 @@ import { isAdmin } from "../../api/session";
 import { bytes, number, t } from "../../i18n";
 import { href } from "../../route";
 import { Badge, Card, Dialog, Problem } from "../../ui/basics";
-import { focusFirst, having } from "../../ui/focus";
 import { useNow } from "../../ui/now";
+import { useActions } from "./acting";
 import { isUnsaved, setPinned } from "./editing";
 import { compact, span } from "./format";
 import { makeDefault, stopServing, switchModel } from "./state";
@@ -27,16 +27,7 @@ export function Served(props: { models: ConfiguredModel[] }) {
 }
 
 function Row({ model }: { model: ConfiguredModel }) {
-  const [error, setError] = useState<unknown>(null);
-  const [busy, setBusy] = useState(false);
-  async function act(action: () => Promise<void>): Promise<void> {
-    if (busy) return;
-    setBusy(true);
-    setError(null);
-    await action().catch(setError);
-    setBusy(false);
-    focusFirst(`${having("data-model", model.name)} .actions button`);
-  }
+  const { error, busy, act } = useActions("data-model", model.name);
   return (
     <li class="model-row" data-model={model.name}>
       <About model={model} error={error} />
